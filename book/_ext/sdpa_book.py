@@ -1,0 +1,72 @@
+"""What the book needs of Sphinx and cannot say in `_config.yml`."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+# Names that a page may mention and no inventory of ours defines.
+NITPICK_IGNORE: list[tuple[str, str]] = []
+
+
+def setup(app):
+    app.connect("config-inited", ignore_unknown_names)
+    app.connect("builder-inited", copy_mathjax)
+    app.connect("source-read", skip_torch_cells_without_torch)
+    app.connect("env-before-read-docs", drop_thebe, priority=900)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def ignore_unknown_names(app, config):
+    config.nitpick_ignore = [*config.nitpick_ignore, *NITPICK_IGNORE]
+
+
+def copy_mathjax(app):
+    """Put MathJax beside the pages, so that a formula asks no other host for anything."""
+    if app.builder.format != "html":
+        return
+    package = importlib.util.find_spec(
+        "mathjax"
+    )  # django-static-mathjax; Django itself is not needed
+    if package is None:
+        raise RuntimeError("MathJax is missing: pip install -r requirements.txt")
+    source = Path(package.submodule_search_locations[0]) / "static" / "mathjax"
+    target = Path(app.outdir) / "_static" / "vendor" / "mathjax"
+    for part in ("output/chtml", "input/tex/extensions", "a11y", "ui"):
+        shutil.copytree(source / "es5" / part, target / part, dirs_exist_ok=True)
+    for name in ("base", "en", "nemeth"):
+        copy(source / "es5" / "sre" / "mathmaps" / f"{name}.json", target / "sre" / "mathmaps")
+    copy(source / "es5" / "tex-chtml.js", target)
+    copy(source / "LICENSE", target)
+
+
+def copy(path, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, folder)
+
+
+def drop_thebe(app, env, docnames):
+    """Jupyter Book adds Thebe's scripts to every page: one throws an error on each, and all ask another host."""
+    builder = app.builder
+    for files in (app.registry.js_files, getattr(builder, "_js_files", [])):
+        files[:] = [script for script in files if not mentions_thebe(script)]
+
+
+def mentions_thebe(script):
+    if isinstance(script, tuple):  # the registry's form: (filename, attributes)
+        filename, attributes = script
+    else:
+        filename, attributes = script.filename, script.attributes
+    return "thebe" in f"{filename} {attributes.get('body', '')}".lower()
+
+
+def skip_torch_cells_without_torch(app, docname, source):
+    """Where torch is absent, a cell tagged `needs-torch` is not run and shows the output stored in the notebook."""
+    if not app.env.doc2path(docname).endswith(".ipynb") or importlib.util.find_spec("torch"):
+        return
+    notebook = json.loads(source[0])
+    for cell in notebook["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        if "needs-torch" in tags:
+            cell["metadata"]["tags"] = [*tags, "skip-execution"]
+    source[0] = json.dumps(notebook)
