@@ -10,11 +10,10 @@ array([[ 1.,  3., -1.],
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sdpa_course.formulas import ScoreCost, score_cost
 from sdpa_course.with_numpy._checks import (
     Array,
     as_floats,
@@ -23,6 +22,16 @@ from sdpa_course.with_numpy._checks import (
     check_rank,
     leading_shape,
 )
+
+__all__ = [
+    "ScoreCost",
+    "additive_scores",
+    "additive_scores_shared",
+    "cosine_scores",
+    "dot_product_scores",
+    "score_cost",
+    "unit_vectors",
+]
 
 
 def dot_product_scores(query: ArrayLike, key: ArrayLike) -> Array:
@@ -113,33 +122,3 @@ def check_additive(query: Array, key: Array, W_q: Array, W_k: Array, v: Array) -
             "expected W_q (d_q, d_a), W_k (d_k, d_a) and v (d_a,), got"
             f" query {query.shape}, key {key.shape}, W_q {W_q.shape}, W_k {W_k.shape}, v {v.shape}."
         )
-
-
-class ScoreCost(NamedTuple):
-    """What L·S scores cost: FLOPs, calls of tanh, and the most numbers stored at once."""
-
-    flops: int
-    tanh: int
-    stored: int
-
-
-def score_cost(kind: str, L: int, S: int, d: int) -> ScoreCost:
-    """The cost of all scores of L queries and S keys of size d (with d_a = d), leading terms only.
-
-    kind is "dot", "additive" (a network on every pair) or "additive_shared" (projections once per
-    token). stored counts the largest intermediate, the scores included. Raises ValueError for
-    another kind.
-
-    >>> score_cost("additive_shared", 256, 256, 64).stored // score_cost("dot", 256, 256, 64).stored
-    64
-    """
-    pairs = L * S
-    if kind == "dot":
-        return ScoreCost(flops=2 * pairs * d, tanh=0, stored=pairs)
-    if kind == "additive":
-        return ScoreCost(flops=2 * pairs * (2 * d * d + d), tanh=pairs * d, stored=pairs * 2 * d)
-    if kind == "additive_shared":
-        return ScoreCost(
-            flops=2 * (L + S) * d * d + 3 * pairs * d, tanh=pairs * d, stored=pairs * d
-        )
-    raise ValueError(f'kind: expected "dot", "additive" or "additive_shared", got {kind!r}.')
