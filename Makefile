@@ -1,11 +1,12 @@
 # `make course` reads the book, `make test` checks everything, `make help` lists the rest.
 #
-#   PYTHON  interpreter that makes the environment: 3.11, 3.12 or 3.13 (python3)
+#   PYTHON  interpreter that makes the environment: 3.11, 3.12 or 3.13 (python3, or the environment's own)
 #   VENV    where the environment goes (.venv)
 #   TORCH   auto, cpu, default or none; see tools/setup_env.py
 
-PYTHON ?= python3
 VENV ?= .venv
+# The environment's own once there is one, so that a choice made before holds.
+PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 TORCH ?=
 
 RUN = $(VENV)/bin/python

@@ -1,6 +1,6 @@
 """Build the book and serve it.
 
-python tools/book.py build    build into _build/html, unless nothing has changed; any warning is an error
+python tools/book.py build    build into _build/html, if anything has changed; a warning is an error
 python tools/book.py serve    serve what was built on 127.0.0.1
 python tools/book.py course   both
 """
@@ -42,7 +42,7 @@ def build() -> None:
         say("Book: up to date in _build/html")
         return
 
-    # The cache of executed notebooks knows the notebooks' code, not the package's: a changed package empties it.
+    # The cache of executed notebooks knows their code, not the package's.
     if recorded("code") != code:
         shutil.rmtree(BUILD / ".jupyter_cache", ignore_errors=True)
     # A warning is reported only when its page is read, so that every page has to be read again.
@@ -61,9 +61,7 @@ def build() -> None:
     command += ["--path-output", ".", "-W", "--keep-going", "-n"]
     os.chdir(ROOT)  # _config.yml names book/_ext from here
     if not run_logged(command, log, env=build_environment()):
-        sys.exit(
-            f"{tail(log, 60)}\n\nThe book was not built: warnings and errors are above, all of it in {log}."
-        )
+        sys.exit(f"{tail(log, 60)}\n\nThe book was not built; all of its log is in {log}.")
     record("code", code)
     record("book", code + text)
     step(f"Done: _build/html/index.html, {count_pages()} pages, no warning")

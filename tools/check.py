@@ -1,4 +1,6 @@
-"""Run the checks, all of them or those named: python tools/check.py [lint] [types] [unit] [notebooks] [book]
+"""Run the checks, all of them or those named.
+
+    python tools/check.py [lint] [types] [unit] [notebooks] [book]
 
 Each goes on after another has failed; the last lines say how each ended.
 """

@@ -1,10 +1,13 @@
 """Notebooks in one canonical form, so that a diff shows what an author changed and nothing else.
 
-    python tools/nb.py run PATH...           execute in place, then strip
-    python tools/nb.py strip PATH...         canonical form: stable cell ids, text outputs, no figure payloads, no run metadata
-    python tools/nb.py check PATH...         say what is not in canonical form, or may not come out the same elsewhere
-    python tools/nb.py from-text SRC DEST    text (.md: MyST, .py: percent cells) -> notebook, stripped; `run` it next
-    python tools/nb.py to-text SRC DEST      notebook -> text, to edit and convert back
+    python tools/nb.py run PATH...          execute in place, then strip and check
+    python tools/nb.py strip PATH...        canonical form: stable cell ids, text outputs,
+                                            no figure payloads, no traces of the run
+    python tools/nb.py check PATH...        say what is not canonical or may come out differently
+    python tools/nb.py from-text SRC DEST   text to notebook; `run` it next
+    python tools/nb.py to-text SRC DEST     notebook to text, to edit and convert back
+
+Text is MyST Markdown (.md) or Python with percent cells (.py).
 
 PATH is a notebook or a folder. The .ipynb is the only source kept in the repository.
 """
@@ -20,6 +23,7 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT = 600  # seconds
 NEEDS_TORCH = "needs-torch"
+COUNT = 1
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -34,7 +38,7 @@ RANDOM_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]+)?")  # as Jupyter makes them
 NOT_REPEATABLE = {
     r"\b0x[0-9a-f]{6,}\b": "a memory address",
     r"(?<![\w.])/(home|root|tmp|Users)/\w": "a path of one machine",
-    r"\d\.\d{7,}": "a number with seven or more decimals; another machine's last digits may differ, so round it",
+    r"\d\.\d{7,}": "seven or more decimals; the last digits may differ elsewhere, so round",
 }
 
 
@@ -178,14 +182,16 @@ def canonical(notebook):
         taken.add(cell_id)
         fields = {"id": cell_id, "metadata": metadata, "source": source}
         if cell.cell_type == "code":
-            fields["outputs"] = canonical_outputs(cell.outputs)
+            # nbval compares only the cells that carry a count. The same one in all of them, so that
+            # a cell put in between leaves the others' lines alone.
+            fields |= {"outputs": canonical_outputs(cell.outputs), "execution_count": COUNT}
         make = getattr(nbformat.v4, f"new_{cell.cell_type}_cell")
         cells.append(make(**fields))
     return nbformat.v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
 
 
 def stable_id(current: str, source: str, taken: set[str]) -> str:
-    """An author's id, or one from the first words of the cell, so that adding a cell leaves the others' alone."""
+    """An author's id, or else the cell's first words: adding a cell leaves the others' alone."""
     if current and current not in taken and not RANDOM_ID.fullmatch(current):
         return current
     words = re.findall(r"[a-z0-9]+", source.lower())
@@ -216,7 +222,10 @@ def canonical_outputs(outputs) -> list:
         else:
             data = {kind: text for kind, text in output.data.items() if not FIGURES.search(kind)}
             glued = {key: output.metadata[key] for key in ("scrapbook",) if key in output.metadata}
-            kept.append(nbformat.v4.new_output(output.output_type, data=data, metadata=glued))
+            new = nbformat.v4.new_output(output.output_type, data=data, metadata=glued)
+            if output.output_type == "execute_result":
+                new.execution_count = COUNT
+            kept.append(new)
     return kept
 
 

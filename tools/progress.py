@@ -1,4 +1,4 @@
-"""Numbered steps with the time elapsed, and commands whose output goes to a log. Standard library only."""
+"""Numbered steps with the time elapsed, and commands whose output goes to a log."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ class Steps:
 
 
 def run_logged(command: list, log: Path, env: dict | None = None) -> bool:
-    """Run a command with its output in `log`, showing its last line now and then. True when it exits with 0."""
+    """Run a command with its output in `log`, showing its last line. True if it succeeds."""
     log.parent.mkdir(parents=True, exist_ok=True)
     every = 0.5 if sys.stdout.isatty() else 15
     shown = time.monotonic()

@@ -1,9 +1,9 @@
-"""Make the course's virtual environment, or bring it up to date; a second run has nothing to do and takes no time.
+"""Make the course's virtual environment, or bring it up to date. A second run takes no time.
 
     python tools/setup_env.py [--venv .venv] [--torch auto|cpu|default|none]
 
 --torch says which build of PyTorch to install:
-  auto     with an NVIDIA GPU the default build, else the CPU build, else none: never CUDA for a machine that has no use for it
+  auto     with an NVIDIA GPU the default build, else the CPU build, else none
   cpu      the CPU build or an error
   default  what the package index gives; on Linux that is a CUDA build of several GB
   none     none: the NumPy chapters, exercises and grader work without it
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from progress import Steps, run_logged, say, tail
@@ -29,18 +30,17 @@ ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = [(3, 11), (3, 12), (3, 13)]
 REQUIREMENTS = ROOT / "requirements.txt"
 TORCH_REQUIREMENTS = ROOT / "requirements-torch.txt"
-CPU_INDEX = (
-    "https://download.pytorch.org/whl/cpu"  # documented at https://pytorch.org/get-started/locally/
-)
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # from https://pytorch.org/get-started/locally/
+NO_TORCH = "without torch"
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--venv", default=".venv")
-    arguments.add_argument("--torch", choices=["auto", "cpu", "default", "none", ""], default="")
-    arguments = arguments.parse_args()
+    parser.add_argument("--venv", default=".venv")
+    parser.add_argument("--torch", choices=["auto", "cpu", "default", "none", ""], default="")
+    arguments = parser.parse_args()
     use_supported_python()
 
     venv = Path(arguments.venv).absolute()
@@ -51,45 +51,44 @@ def main() -> None:
         "python": platform.python_version(),
         "requirements": digest(REQUIREMENTS),
         "torch": torch,
-        "torch_requirements": digest(TORCH_REQUIREMENTS),
-        "course": digest(ROOT / "pyproject.toml") + str(ROOT),
+        "torch pins": digest(TORCH_REQUIREMENTS),
+        "package": f"{ROOT} {digest(ROOT / 'pyproject.toml')}",
     }
     if done == wanted and python_of(venv).exists():
-        say(
-            f"Environment {arguments.venv}: up to date (Python {wanted['python']}, {installed_torch(venv)})"
-        )
+        say(f"Environment: up to date ({describe(venv)})")
         return
+
+    def still(*parts: str) -> bool:
+        return all(done.get(part) == wanted[part] for part in parts)
 
     def record(*parts: str) -> None:
         done.update({part: wanted[part] for part in parts})
         stamp.write_text(json.dumps(done, indent=1))
 
     step = Steps("environment", 4)
-    if done.get("python") == wanted["python"]:
+    if python_version_in(venv) == wanted["python"]:
         step(f"{arguments.venv} has Python {wanted['python']}")
     else:
         step(f"Making {arguments.venv} with Python {wanted['python']}")
         make_venv(venv)
         done.clear()
-        record("python")
+    record("python")
 
-    if done.get("requirements") == wanted["requirements"]:
-        step("requirements.txt is installed")
-    else:
-        step(
-            f"Installing requirements.txt ({count_pins(REQUIREMENTS)} packages, about 150 MB the first time)"
-        )
+    step(f"{len(pins(REQUIREMENTS))} packages of requirements.txt, about 150 MB the first time")
+    if not still("requirements"):
         pip(venv, "install", "-r", str(REQUIREMENTS))
         record("requirements")
 
-    step("PyTorch:")
-    provide_torch(venv, torch)
-    record("torch", "torch_requirements")
+    step("PyTorch")
+    if not still("torch", "torch pins"):
+        provide_torch(venv, torch)
+        record("torch", "torch pins")
 
-    step("Installing the course's own package, sdpa-course")
-    pip(venv, "install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
-    record("course")
-    say(f"Environment {arguments.venv}: ready (Python {wanted['python']}, {installed_torch(venv)})")
+    step("The course's own package, sdpa-course")
+    if not still("package"):
+        pip(venv, "install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+        record("package")
+    say(f"Environment: ready ({describe(venv)})")
 
 
 def use_supported_python() -> None:
@@ -108,77 +107,77 @@ def use_supported_python() -> None:
 
 
 def make_venv(venv: Path) -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "venv", "--clear", str(venv)], capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "venv", "--clear", str(venv)]
+    made = subprocess.run(command, capture_output=True, text=True)
     if made.returncode != 0:
-        sys.exit(
-            f"{made.stdout}{made.stderr}\nThis Python could not make a virtual environment (see above)."
-        )
+        sys.exit(f"{made.stdout}{made.stderr}\nThis Python could not make a virtual environment.")
 
 
 def provide_torch(venv: Path, choice: str) -> None:
     """Install the build of PyTorch that suits the machine, and say which it is and why."""
-    version = pinned_torch()
+    version, present = pinned_torch(), installed_torch(venv)
     if choice == "none":
-        say(
-            "    left out, as asked (TORCH=none): the NumPy chapters, exercises and grader work without it"
-        )
-        if installed_torch(venv) != NO_TORCH:
+        say("    left out (TORCH=none): the NumPy chapters, exercises and grader work without it")
+        if present != NO_TORCH:
             pip(venv, "uninstall", "-y", "torch")
-    elif installed_torch(venv).startswith(f"torch {version}") and choice in ("auto", "cpu"):
-        say(f"    {installed_torch(venv)} is there already")
+    elif choice in ("auto", "cpu") and present.startswith(f"torch {version}"):
+        say(f"    {present} is there already")
     elif choice == "default":
-        say(f"    installing the default build of torch {version}, as asked (TORCH=default)")
+        say(f"    the default build of torch {version} (TORCH=default)")
+        if present.endswith("+cpu"):
+            pip(venv, "uninstall", "-y", "torch")  # for pip, 2.0+cpu is as good as 2.0
         install_torch(venv, version)
     elif choice == "auto" and (gpu := nvidia_gpu()):
-        say(
-            f"    found {gpu}: installing the default build of torch {version}, several GB with its CUDA libraries"
-        )
+        say(f"    {gpu}: the default build of torch {version}, several GB with its CUDA libraries")
         install_torch(venv, version)
     elif platform.system() in ("Darwin", "Windows"):
-        say(f"    installing torch {version}; on this system the default build is the CPU build")
+        say(f"    torch {version}; on this system the default build is the CPU build")
         install_torch(venv, version)
     else:
         provide_cpu_torch(venv, version, required=choice == "cpu")
 
 
 def provide_cpu_torch(venv: Path, version: str, required: bool) -> None:
-    """The CPU build: from PyTorch's own index, or from wherever pip is set up to look; never a CUDA build in its place."""
-    if reachable(CPU_INDEX):
-        source, options = (
-            f"PyTorch's index of CPU builds, {CPU_INDEX}",
-            ["--extra-index-url", CPU_INDEX],
-        )
-    else:
-        source, options = f"where pip is set up to look ({CPU_INDEX} cannot be reached)", []
+    """The CPU build, from PyTorch's own index or where pip is set up to look; CUDA never."""
     build = f"{version}+cpu"
+    if reachable(CPU_INDEX):
+        source, options = f"from {CPU_INDEX}", ["--extra-index-url", CPU_INDEX]
+    else:
+        source, options = f"from where pip is set up to look, as {CPU_INDEX} does not answer", []
     if build in offered_versions(venv, options):
-        say(f"    no NVIDIA GPU: installing the CPU build, torch {build}, from {source}")
+        say(f"    no NVIDIA GPU: the CPU build, torch {build}, {source}")
         install_torch(venv, build, options)
         return
-    message = (
-        f"    no NVIDIA GPU, and no CPU build of torch {version} for Python {platform.python_version()} {source}.\n"
-        "    The default build would bring several GB of CUDA libraries: TORCH=default accepts that."
-    )
+    say(f"    no NVIDIA GPU, and no CPU build of torch {version} for this Python {source}.")
+    say("    The default build brings several GB of CUDA libraries; TORCH=default accepts that.")
     if required:
-        sys.exit(message)
-    say(f"{message}\n    Going on without torch: the NumPy chapters, exercises and grader work.")
+        sys.exit(1)
+    say("    Going on without torch: the NumPy chapters, exercises and grader work.")
 
 
-def install_torch(venv: Path, version: str, options: list = ()) -> None:
-    # The other pins keep what torch needs in place; its own line is replaced by the build chosen.
+def install_torch(venv: Path, version: str, options: Sequence[str] = ()) -> None:
     needs = [line for line in pins(TORCH_REQUIREMENTS) if not line.startswith("torch==")]
     pip(venv, "install", f"torch=={version}", *needs, *options)
+
+
+def describe(venv: Path) -> str:
+    return f"Python {platform.python_version()}, {installed_torch(venv)}"
+
+
+def python_version_in(venv: Path) -> str:
+    """The version of the environment's Python, or '' where there is no working one."""
+    code = "import platform; print(platform.python_version())"
+    try:
+        found = subprocess.run([str(python_of(venv)), "-c", code], capture_output=True, text=True)
+    except OSError:
+        return ""
+    return found.stdout.strip()
 
 
 def pinned_torch() -> str:
     return next(line for line in pins(TORCH_REQUIREMENTS) if line.startswith("torch==")).partition(
         "=="
     )[2]
-
-
-NO_TORCH = "without torch"
 
 
 def installed_torch(venv: Path) -> str:
@@ -207,7 +206,7 @@ def reachable(index: str) -> bool:
         return False
 
 
-def offered_versions(venv: Path, options: list) -> list:
+def offered_versions(venv: Path, options: Sequence[str]) -> list:
     """The versions of torch that pip could install into this environment."""
     command = [str(python_of(venv)), "-m", "pip", "index", "versions", "torch", *options]
     answer = subprocess.run(command, capture_output=True, text=True)
@@ -229,10 +228,6 @@ def python_of(venv: Path) -> Path:
 def pins(path: Path) -> list:
     lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
     return [line for line in lines if line]
-
-
-def count_pins(path: Path) -> int:
-    return len(pins(path))
 
 
 def digest(path: Path) -> str:

@@ -46,7 +46,7 @@ def copy(path, folder):
 
 
 def drop_thebe(app, env, docnames):
-    """Jupyter Book adds Thebe's scripts to every page: one throws an error on each, and all ask another host."""
+    """Jupyter Book adds Thebe's scripts to every page: they fail and name another host."""
     builder = app.builder
     for files in (app.registry.js_files, getattr(builder, "_js_files", [])):
         files[:] = [script for script in files if not mentions_thebe(script)]
@@ -61,7 +61,7 @@ def mentions_thebe(script):
 
 
 def skip_torch_cells_without_torch(app, docname, source):
-    """Where torch is absent, a cell tagged `needs-torch` is not run and shows the output stored in the notebook."""
+    """Without torch, a cell tagged `needs-torch` is not run and shows its stored output."""
     if not app.env.doc2path(docname).endswith(".ipynb") or importlib.util.find_spec("torch"):
         return
     notebook = json.loads(source[0])
