@@ -129,6 +129,8 @@ def problems_of_cell(cell) -> list[str]:
     found = []
     if re.search(r"\btorch\b", code_of(cell)) and not tagged(cell, NEEDS_TORCH):
         found.append(f'uses torch without the tag "{NEEDS_TORCH}"')
+    if cell.source.rstrip().endswith(";"):
+        found.append("ends in a semicolon, which nbval does not heed: end a figure with plt.show()")
     for output in cell.outputs:
         if output.output_type == "error" and not tagged(cell, "raises-exception"):
             found.append(f"raises {output.ename}")

@@ -13,7 +13,7 @@ def setup(app):
     app.connect("config-inited", ignore_unknown_names)
     app.connect("builder-inited", copy_mathjax)
     app.connect("source-read", skip_torch_cells_without_torch)
-    app.connect("env-before-read-docs", drop_thebe, priority=900)
+    app.connect("config-inited", drop_thebe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -45,19 +45,15 @@ def copy(path, folder):
     shutil.copy(path, folder)
 
 
-def drop_thebe(app, env, docnames):
+def drop_thebe(app, config):
     """Jupyter Book adds Thebe's scripts to every page: they fail and name another host."""
-    builder = app.builder
-    for files in (app.registry.js_files, getattr(builder, "_js_files", [])):
-        files[:] = [script for script in files if not mentions_thebe(script)]
-
-
-def mentions_thebe(script):
-    if isinstance(script, tuple):  # the registry's form: (filename, attributes)
-        filename, attributes = script
-    else:
-        filename, attributes = script.filename, script.attributes
-    return "thebe" in f"{filename} {attributes.get('body', '')}".lower()
+    for name, listeners in app.events.listeners.items():
+        app.events.listeners[name] = [
+            listener
+            for listener in listeners
+            if listener.handler.__module__.partition(".")[0] != "sphinx_thebe"
+        ]
+    app.registry.css_files = [css for css in app.registry.css_files if "thebe" not in css[0]]
 
 
 def skip_torch_cells_without_torch(app, docname, source):
