@@ -104,3 +104,92 @@ def init_score_variance(name: str, d_model: int, d_k: int, scale: float | None =
     std_q, std_k = init_std(name, d_model, d_k)
     scale = default_scale(d_k) if scale is None else scale
     return scale**2 * d_k * (d_model * std_q**2) * (d_model * std_k**2)
+
+
+def count_parameters(
+    d_model: int,
+    n_heads: int,
+    d_k: int | None = None,
+    d_v: int | None = None,
+    n_kv_heads: int | None = None,
+    bias: bool = False,
+) -> int:
+    """Parameters of one multi-head attention layer: W_q, W_k, W_v, W_o, and their biases if asked.
+
+    d_k and d_v are per head and default to d_model / n_heads; n_kv_heads defaults to n_heads.
+    Raises ValueError where d_model is not a multiple of n_heads and d_k or d_v is left out.
+
+    >>> count_parameters(512, 8) == count_parameters(512, 1) == 4 * 512 * 512
+    True
+    """
+    d_k, d_v = head_sizes(d_model, n_heads, d_k, d_v)
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    widths = n_heads * d_k, n_kv_heads * d_k, n_kv_heads * d_v  # of W_q, W_k, W_v
+    biases = sum(widths) + d_model if bias else 0
+    return d_model * sum(widths) + n_heads * d_v * d_model + biases
+
+
+def head_sizes(
+    d_model: int, n_heads: int, d_k: int | None = None, d_v: int | None = None
+) -> tuple[int, int]:
+    """(d_k, d_v) of one head, d_model / n_heads where left out."""
+    if n_heads < 1 or ((d_k is None or d_v is None) and d_model % n_heads):
+        raise ValueError(
+            f"d_model must be a multiple of n_heads, got d_model {d_model} and n_heads {n_heads}."
+            " Otherwise give d_k and d_v."
+        )
+    return d_model // n_heads if d_k is None else d_k, d_model // n_heads if d_v is None else d_v
+
+
+def transformer_parameters(
+    n_layers: int = 6,
+    d_model: int = 512,
+    d_ff: int = 2048,
+    n_heads: int = 8,
+    d_k: int | None = None,
+    d_v: int | None = None,
+    vocabulary: int = 37_000,
+) -> int:
+    """Parameters of the whole encoder-decoder of Vaswani et al. 2017 (the defaults are its base).
+
+    One embedding serves source, target and output; feed-forward layers have biases, projections
+    have none; every sub-layer has a LayerNorm. Compare with Table 3: differences match its column.
+
+    >>> round(transformer_parameters() / 1e6, 1)
+    63.0
+    """
+    attention = count_parameters(d_model, n_heads, d_k, d_v)
+    feed_forward = 2 * d_model * d_ff + d_ff + d_model
+    encoder_layer = attention + feed_forward + 2 * (2 * d_model)
+    decoder_layer = 2 * attention + feed_forward + 3 * (2 * d_model)
+    return vocabulary * d_model + n_layers * (encoder_layer + decoder_layer)
+
+
+class AttentionCost(NamedTuple):
+    """What one multi-head attention layer costs on one sequence, a multiply-add being two FLOPs."""
+
+    projection_flops: int  # the four projections
+    attention_flops: int  # Q Kᵀ and weights · V
+    exponentials: int  # one for each score
+    stored_scores: int
+
+
+def attention_cost(
+    L: int, d_model: int, n_heads: int, S: int | None = None, n_kv_heads: int | None = None
+) -> AttentionCost:
+    """FLOPs, exponentials and stored scores of multi-head attention of L queries over S keys.
+
+    >>> attention_cost(1024, 512, 1).attention_flops == attention_cost(1024, 512, 8).attention_flops
+    True
+    >>> attention_cost(1024, 512, 1).exponentials, attention_cost(1024, 512, 8).exponentials
+    (1048576, 8388608)
+    """
+    S = L if S is None else S
+    d, _ = head_sizes(d_model, n_heads)
+    kv_width = d * (n_heads if n_kv_heads is None else n_kv_heads)
+    return AttentionCost(
+        projection_flops=2 * d_model * (2 * L * d_model + 2 * S * kv_width),
+        attention_flops=4 * L * S * d_model,
+        exponentials=n_heads * L * S,
+        stored_scores=n_heads * L * S,
+    )

@@ -1,6 +1,12 @@
 """The course's attention on torch tensors, on any device: the names of the NumPy modules."""
 
 from sdpa_course.with_torch.attention import scaled_dot_product_attention
+from sdpa_course.with_torch.backward import (
+    attention_backward,
+    attention_backward_from_lse,
+    attention_with_lse,
+    finite_differences,
+)
 from sdpa_course.with_torch.dot_product import (
     additive_scores,
     additive_scores_shared,
@@ -8,6 +14,7 @@ from sdpa_course.with_torch.dot_product import (
     dot_product_scores,
     score_cost,
 )
+from sdpa_course.with_torch.lookup import hard_lookup, kernel_smoother, soft_lookup
 from sdpa_course.with_torch.masking import (
     causal_mask,
     combine_masks,
@@ -16,6 +23,17 @@ from sdpa_course.with_torch.masking import (
     rows_with_nothing,
     sliding_window_mask,
     to_additive,
+)
+from sdpa_course.with_torch.multihead import (
+    MultiHeadAttention,
+    attention_cost,
+    count_parameters,
+    init_multi_head,
+    masks_from_torch,
+    merge_heads,
+    multi_head_attention,
+    split_heads,
+    transformer_parameters,
 )
 from sdpa_course.with_torch.scaling import (
     default_scale,
@@ -40,20 +58,33 @@ from sdpa_course.with_torch.softmax import (
 )
 
 __all__ = [
+    "MultiHeadAttention",
     "additive_scores",
     "additive_scores_shared",
+    "attention_backward",
+    "attention_backward_from_lse",
+    "attention_cost",
+    "attention_with_lse",
     "causal_mask",
     "combine_masks",
     "cosine_scores",
+    "count_parameters",
     "default_scale",
     "document_mask",
     "dot_product_scores",
     "entropy",
+    "finite_differences",
+    "hard_lookup",
+    "init_multi_head",
     "init_projections",
     "init_score_variance",
     "init_std",
+    "kernel_smoother",
     "log_softmax",
     "logsumexp",
+    "masks_from_torch",
+    "merge_heads",
+    "multi_head_attention",
     "padding_mask",
     "rows_with_nothing",
     "scaled_dot_product_attention",
@@ -62,6 +93,7 @@ __all__ = [
     "score_mean",
     "score_variance",
     "sliding_window_mask",
+    "soft_lookup",
     "softmax",
     "softmax_jacobian",
     "softmax_jacobian_norm",
@@ -69,5 +101,7 @@ __all__ = [
     "softmax_naive",
     "softmax_vjp",
     "softmax_with_temperature",
+    "split_heads",
     "to_additive",
+    "transformer_parameters",
 ]
