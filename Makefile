@@ -46,8 +46,12 @@ lint types unit notebooks: env
 format: env
 	@$(RUN) -m ruff check --fix-only --quiet . && $(RUN) -m ruff format .
 
-test-web: book
-	@$(RUN) tools/web/smoke.py
+test-web: book tools/web/node_modules
+	@node tools/web/smoke.mjs
+
+tools/web/node_modules: tools/web/package.json tools/web/package-lock.json
+	@cd tools/web && npm ci --no-audit --no-fund --silent
+	@touch $@
 
 clean:
 	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis
