@@ -153,7 +153,7 @@ def record(name: str, value: str) -> None:
 
 
 def count_pages() -> int:
-    return len(list(HTML.rglob("*.html")))
+    return len(list(HTML.glob("*.html")))
 
 
 if __name__ == "__main__":
