@@ -77,6 +77,8 @@ def main() -> None:
     step(f"{len(pins(REQUIREMENTS))} packages of requirements.txt, about 150 MB the first time")
     if not still("requirements"):
         pip(venv, "install", "-r", str(REQUIREMENTS))
+        # On its first import matplotlib lists the fonts, and may say so on a notebook's stderr.
+        subprocess.run([str(python_of(venv)), "-c", "import matplotlib.font_manager"], check=True)
         record("requirements")
 
     step("PyTorch")
@@ -143,12 +145,13 @@ def provide_cpu_torch(venv: Path, version: str, required: bool) -> None:
     if reachable(CPU_INDEX):
         source, options = f"from {CPU_INDEX}", ["--extra-index-url", CPU_INDEX]
     else:
-        source, options = f"from where pip is set up to look, as {CPU_INDEX} does not answer", []
+        say(f"    {CPU_INDEX} does not answer; asking where pip is set up to look")
+        source, options = "from there", []
     if build in offered_versions(venv, options):
         say(f"    no NVIDIA GPU: the CPU build, torch {build}, {source}")
         install_torch(venv, build, options)
         return
-    say(f"    no NVIDIA GPU, and no CPU build of torch {version} for this Python {source}.")
+    say(f"    no NVIDIA GPU, and no CPU build of torch {version} for this Python to be had {source}.")
     say("    The default build brings several GB of CUDA libraries; TORCH=default accepts that.")
     if required:
         sys.exit(1)
