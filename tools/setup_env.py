@@ -151,7 +151,7 @@ def provide_cpu_torch(venv: Path, version: str, required: bool) -> None:
         say(f"    no NVIDIA GPU: the CPU build, torch {build}, {source}")
         install_torch(venv, build, options)
         return
-    say(f"    no NVIDIA GPU, and no CPU build of torch {version} to be had {source} for this Python.")
+    say(f"    no NVIDIA GPU, and no CPU build of torch {version} for this Python {source}.")
     say("    The default build brings several GB of CUDA libraries; TORCH=default accepts that.")
     if required:
         sys.exit(1)
