@@ -100,7 +100,7 @@ def scaled_dot_product_attention(
     # 3 mask
     scores = mask_scores(scores, visible, bias)
     # 4 softmax
-    weights = softmax(scores)  # (..., L, S)
+    weights = softmax(scores).to(value.dtype)  # (..., L, S)
     # 5 mix
     output = mix(dropout(weights, dropout_p, rng), value, visible)  # (..., L, d_v)
     output, weights = output.to(dtype), weights.to(dtype)
