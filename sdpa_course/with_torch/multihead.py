@@ -232,6 +232,7 @@ class MultiHeadAttention(nn.Module):
             layer.embed_dim, layer.num_heads, d_context=layer.kdim, bias=bias,
             dropout_p=layer.dropout,
         )  # fmt: skip
+        ours = ours.to(layer.out_proj.weight).train(layer.training)
         if layer.in_proj_weight is not None:
             weights = layer.in_proj_weight.chunk(3)  # three (d_model, d_model), one on the other
         else:
@@ -245,7 +246,6 @@ class MultiHeadAttention(nn.Module):
                 for linear, b in zip((ours.W_q, ours.W_k, ours.W_v), in_biases, strict=True):
                     linear.bias.copy_(b)
                 ours.W_o.bias.copy_(layer.out_proj.bias)
-        ours.to(layer.out_proj.weight).train(layer.training)
         return ours
 
 
