@@ -38,14 +38,19 @@ class Outcome:
     raised: Raised | None = None
     changed: tuple[str, ...] = ()
     backend: str = "numpy"
+    called: tuple[str, ...] = ()
 
 
 class Runner(Protocol):
-    """Something that calls the learner's function: here, or in a child process."""
+    """Something that calls the learner's function: here, or in a child process.
+
+    ``ask`` is what to find out: the ``value``; which of the ``watch``\\ ed functions it ``calls``; or, in
+    torch, the ``gradient`` of every input, and whether it runs on another device (``meta``).
+    """
 
     backend: str
 
-    def __call__(self, inputs: Mapping[str, Any]) -> Outcome: ...
+    def __call__(self, inputs: Mapping[str, Any], ask: str = "value") -> Outcome: ...
 
 
 class TimeUp(BaseException):
@@ -59,16 +64,28 @@ class UnusableValue(TypeError):
 class LocalRunner:
     """Calls a function in this process."""
 
-    def __init__(self, function: Callable[..., Any], backend: str = "numpy") -> None:
+    def __init__(
+        self, function: Callable[..., Any], backend: str = "numpy", watch: tuple[str, ...] = ()
+    ) -> None:
         self.function = function
         self.backend = backend
+        self.watch = watch
 
-    def __call__(self, inputs: Mapping[str, Any]) -> Outcome:
+    def __call__(self, inputs: Mapping[str, Any], ask: str = "value") -> Outcome:
         given = {name: to_backend(x, self.backend) for name, x in inputs.items()}
         before = {name: plain(x) for name, x in given.items()}
         try:
             with np.errstate(all="ignore"):
-                returned = plain(self.function(**given))
+                if ask == "gradient":
+                    return Outcome(gradients(self.function, given), backend="torch")
+                if ask == "meta":
+                    self.function(**{name: on_meta(x) for name, x in given.items()})
+                    return Outcome(backend="torch")
+                if ask == "calls":
+                    return Outcome(called=calls_made(self.function, given, self.watch))
+                raw = self.function(**given)
+                backend = "torch" if returns_torch(raw) else "numpy"
+                returned = plain(raw)
         except TimeUp as stop:
             return Outcome(raised=Raised("TimeUp", str(stop)), backend=self.backend)
         except UnusableValue as error:
@@ -76,7 +93,7 @@ class LocalRunner:
         except (Exception, SystemExit) as error:
             return Outcome(raised=describe(error), backend=self.backend)
         changed = tuple(name for name in given if not identical(before[name], plain(given[name])))
-        return Outcome(returned, None, changed, self.backend)
+        return Outcome(returned, None, changed, backend)
 
 
 def plain(value: Any) -> Value:
@@ -128,6 +145,56 @@ def returns_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")
     parts = value if isinstance(value, (tuple, list)) else (value,)
     return torch is not None and any(isinstance(part, torch.Tensor) for part in parts)
+
+
+def gradients(function: Callable[..., Any], given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The gradient of the sum of the outputs with respect to every floating input; None where cut."""
+    floats = [x.requires_grad_() for x in given.values() if hasattr(x, "is_floating_point") and x.is_floating_point()]
+    value = function(**given)
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    loss = sum((part.nan_to_num() ** 2).sum() for part in parts)
+    if getattr(loss, "requires_grad", False):
+        loss.backward()
+    return tuple(None if x.grad is None else plain(x.grad) for x in floats)
+
+
+def on_meta(x: Any) -> Any:
+    return x.to("meta") if returns_torch(x) else x
+
+
+def calls_made(function: Callable[..., Any], given: Mapping[str, Any], watch: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of these functions (dotted names) are called, however the learner got hold of them."""
+    targets = {name: target for name in watch if (target := loaded(name)) is not None}
+    code = {t.__code__: name for name, t in targets.items() if hasattr(t, "__code__")}
+    names = {name.rsplit(".", 1)[1]: name for name in targets if name.startswith("torch.")}
+    seen: set[str] = set()
+
+    def look(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_code in code:
+            seen.add(code[frame.f_code])
+        elif event == "c_call" and getattr(arg, "__name__", "") in names and "torch" in repr(arg):
+            seen.add(names[arg.__name__])
+
+    previous = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        function(**given)
+    finally:
+        sys.setprofile(previous)
+    words = getattr(getattr(function, "__code__", None), "co_names", ())
+    seen.update(n for n, t in targets.items() if isinstance(t, np.ufunc) and n.rsplit(".", 1)[1] in words)
+    return tuple(sorted(seen))
+
+
+def loaded(name: str) -> Any:
+    """The object with this dotted name, if its module has been imported; else None."""
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        if (found := sys.modules.get(".".join(parts[:cut]))) is not None:
+            for part in parts[cut:]:
+                found = getattr(found, part, None)
+            return found
+    return None
 
 
 def describe(error: BaseException) -> Raised:

@@ -1,0 +1,183 @@
+"""What a learner sees: one object, shown as text, as HTML and as JSON."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .call import Raised
+from .exercise import Fault
+from .shrink import Example
+
+Status = Literal["passed", "failed", "not_attempted", "error"]
+HEADLINE = {
+    "passed": "right",
+    "failed": "not right yet",
+    "not_attempted": "not attempted yet",
+    "error": "could not be run",
+}
+MARK = {"passed": "✓", "failed": "✗", "not_attempted": "○", "error": "!"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of one check.
+
+    ``mistakes`` are the faults found; ``faults`` their ids. ``done`` are the sub-goals reached,
+    ``notes`` what else is to be said. ``nearest`` is a fault that comes close but does not fit.
+    """
+
+    exercise: str
+    title: str
+    status: Status
+    mistakes: tuple[Fault, ...] = ()
+    done: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    nearest: Fault | None = None
+    example: Example | None = None
+    raised: Raised | None = None
+    link: str = ""
+    advice: str = ""
+    backend: str = "numpy"
+
+    @property
+    def faults(self) -> list[str]:
+        """The ids of the mistakes found; [] when passed."""
+        return [fault.id for fault in self.mistakes]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in the report, ready for JSON."""
+        return {
+            "exercise": self.exercise,
+            "title": self.title,
+            "status": self.status,
+            "faults": self.faults,
+            "mistakes": [
+                {"id": f.id, "says": f.says, "why": f.why, "link": f.link} for f in self.mistakes
+            ],
+            "nearest": self.nearest.id if self.nearest else None,
+            "done": list(self.done),
+            "missed": list(self.missed),
+            "notes": list(self.notes),
+            "example": example_as_dict(self.example) if self.example else None,
+            "raised": vars(self.raised) if self.raised else None,
+            "link": self.link,
+            "advice": self.advice,
+            "backend": self.backend,
+        }
+
+    def to_text(self) -> str:
+        """The report for a terminal."""
+        lines = [f"{MARK[self.status]} {self.exercise}: {HEADLINE[self.status]}"]
+        lines += [f"  ✓ {goal}" for goal in self.done]
+        lines += [f"  ✗ {goal}" for goal in self.missed]
+        for fault in self.mistakes:
+            lines += ["", f"  {fault.says}  [{fault.id}]"]
+            lines += [f"  {fault.why}"] if fault.why else []
+            lines += [f"  Read: {fault.link}"] if fault.link and fault.link != self.link else []
+        if self.raised:
+            lines += ["", f"  {self.raised.type}: {self.raised.message}"]
+            lines += [f"    {line}" for line in self.raised.trace.splitlines()]
+        lines += [line for note in self.notes for line in ("", f"  {note}")]
+        if self.nearest:
+            lines += ["", f"  Near, but not the same: {self.nearest.says}"]
+        if self.example:
+            lines += ["", "  The smallest input that shows it:"]
+            lines += [f"    {line}" for line in example_as_text(self.example)]
+        if self.link and self.status in ("failed", "error"):
+            lines += ["", f"  Read: {self.link}"]
+        lines += [f"  {self.advice}"] if self.advice else []
+        return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """The report for a notebook: the same words, with the two matrices drawn side by side."""
+        from .drawing import draw_example
+
+        e = html.escape
+        parts = [f"<p><strong>{MARK[self.status]} {e(self.exercise)}: {HEADLINE[self.status]}</strong></p>"]
+        goals = [f"<li>✓ {e(goal)}</li>" for goal in self.done]
+        goals += [f"<li>✗ {e(goal)}</li>" for goal in self.missed]
+        if goals:
+            parts.append(f'<ul style="list-style: none; padding-left: 1em">{"".join(goals)}</ul>')
+        for fault in self.mistakes:
+            read = f" Read: {e(fault.link)}." if fault.link and fault.link != self.link else ""
+            parts.append(
+                f"<p><strong>{e(fault.says)}</strong> {e(fault.why)}{read} <code>{e(fault.id)}</code></p>"
+            )
+        if self.raised:
+            trace = f"<pre>{e(self.raised.trace)}</pre>" if self.raised.trace else ""
+            parts.append(f"<p><code>{e(self.raised.type)}: {e(self.raised.message)}</code></p>{trace}")
+        parts += [f"<p>{e(note)}</p>" for note in self.notes]
+        if self.nearest:
+            parts.append(f"<p>Near, but not the same: {e(self.nearest.says)}</p>")
+        if self.example:
+            parts.append("<p>The smallest input that shows it:</p>")
+            parts.append(f"<pre>{e(chr(10).join(example_as_text(self.example)))}</pre>")
+            parts.append(draw_example(self.example.expected, self.example.actual.value))
+        if self.link and self.status in ("failed", "error"):
+            parts.append(f"<p>Read: {e(self.link)}</p>")
+        if self.advice:
+            parts.append(f"<p>{e(self.advice)}</p>")
+        return (
+            f'<section class="sdpa-report sdpa-{self.status}" role="status" aria-label="{e(self.exercise)}: '
+            f'{HEADLINE[self.status]}">{"".join(parts)}</section>'
+        )
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def example_as_text(example: Example) -> list[str]:
+    """Inputs, expected and actual, aligned."""
+    shown = {**{f"{name}": x for name, x in example.inputs.items()}, "expected": example.expected}
+    raised = example.actual.raised
+    shown["yours"] = f"{raised.type}: {raised.message}" if raised else example.actual.value
+    width = max(map(len, shown)) + 2
+    lines = []
+    for name, x in shown.items():
+        first, *rest = written(x).splitlines() or [""]
+        lines += [f"{name:<{width}}{first}", *(" " * width + line for line in rest)]
+    return lines
+
+
+def written(x: Any) -> str:
+    """A value in few characters, rounded to four figures."""
+    if isinstance(x, tuple):
+        return "\n".join(map(written, x))
+    if isinstance(x, np.ndarray):
+        if x.size > 60:
+            return f"array of shape {x.shape}"
+        return np.array2string(x, precision=4, suppress_small=bool(x.size and np.abs(np.nan_to_num(x)).max() < 1e5))
+    return f"{x:.4g}" if isinstance(x, float) else str(x)
+
+
+def example_as_dict(example: Example) -> Mapping[str, Any]:
+    raised = example.actual.raised
+    return {
+        "inputs": {name: jsonable(x) for name, x in example.inputs.items()},
+        "expected": jsonable(example.expected),
+        "actual": {"raised": raised.type, "message": raised.message} if raised else jsonable(example.actual.value),
+    }
+
+
+def jsonable(x: Any) -> Any:
+    """Arrays as nested lists; NaN and infinities, which JSON has not, as strings."""
+    if isinstance(x, tuple):
+        return [jsonable(part) for part in x]
+    if isinstance(x, np.ndarray):
+        return jsonable(x.tolist())
+    if isinstance(x, list):
+        return [jsonable(part) for part in x]
+    if isinstance(x, float) and not np.isfinite(x):
+        return str(x)
+    if isinstance(x, np.generic):
+        return jsonable(x.item())
+    return x
