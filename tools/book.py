@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def build() -> None:
     command += ["--path-output", ".", "-W", "--keep-going", "-n"]
     os.chdir(ROOT)  # _config.yml names book/_ext from here
     if not run_logged(command, log, env=build_environment()):
-        sys.exit(f"{tail(log, 60)}\n\nThe book was not built; all of its log is in {log}.")
+        sys.exit(f"{complaints(log)}\n\nThe book was not built. The whole log: {log}")
     record("code", code)
     record("book", code + text)
     step(f"Done: _build/html/index.html, {count_pages()} pages, no warning")
@@ -94,6 +95,14 @@ class Quiet(SimpleHTTPRequestHandler):
     def end_headers(self):
         self.send_header("Cache-Control", "no-cache")  # a rebuilt page is shown at once
         super().end_headers()
+
+
+def complaints(log: Path) -> str:
+    """The warnings and errors of a build, or the end of its log where there are none."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", log.read_text(encoding="utf-8", errors="replace"))
+    found = re.findall(r"^.*\b(?:WARNING|ERROR|CRITICAL): .*$", text, re.MULTILINE)
+    found += re.findall(r"An error occurred while executing.*?(?=\n\n\n|\nThe above)", text, re.DOTALL)
+    return "\n".join(dict.fromkeys(found)).replace(f"{ROOT}{os.sep}", "") or tail(log)
 
 
 def build_environment() -> dict:
