@@ -101,7 +101,7 @@ def complaints(log: Path) -> str:
     """The warnings and errors of a build, or the end of its log where there are none."""
     text = re.sub(r"\x1b\[[\d;]*m", "", log.read_text(encoding="utf-8", errors="replace"))
     found = re.findall(r"^.*\b(?:WARNING|ERROR|CRITICAL): .*$", text, re.MULTILINE)
-    found += re.findall(r"An error occurred while executing.*?(?=\n\n\n|\nThe above)", text, re.DOTALL)
+    found += re.findall(r"following cell:\n(-+\n(?s:.*?)\n-+\s+.*)$", text, re.MULTILINE)
     return "\n".join(dict.fromkeys(found)).replace(f"{ROOT}{os.sep}", "") or tail(log)
 
 
