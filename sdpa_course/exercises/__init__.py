@@ -34,7 +34,9 @@ def chapters() -> dict[str, str]:
 def exercises_of(concept: str) -> tuple[Exercise, ...]:
     """The exercises of a concept, in teaching order. Raises LookupError for an unknown concept."""
     if concept not in chapters().values():
-        raise LookupError(f"There is no concept {concept!r}. There are: {', '.join(chapters().values())}.")
+        raise LookupError(
+            f"There is no concept {concept!r}. There are: {', '.join(chapters().values())}."
+        )
     return tuple(import_module(f"{__name__}.{concept}").EXERCISES)
 
 
@@ -43,7 +45,6 @@ def all_exercises() -> tuple[Exercise, ...]:
     return tuple(e for concept in chapters().values() for e in exercises_of(concept))
 
 
-@cache
 def find(name: Any) -> Exercise:
     """The exercise called ``concept.name``, or ``name`` alone, or the one a function is named after.
 
@@ -51,7 +52,9 @@ def find(name: Any) -> Exercise:
     """
     name = name if isinstance(name, str) else getattr(name, "__name__", repr(name))
     concept = name.split(".")[0]
-    among = exercises_of(concept) if "." in name and concept in chapters().values() else all_exercises()
+    among = (
+        exercises_of(concept) if "." in name and concept in chapters().values() else all_exercises()
+    )
     for exercise in among:
         if name in (exercise.id, exercise.name):
             return exercise

@@ -108,7 +108,9 @@ def plain(value: Any) -> Value:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         tensor = value.detach().cpu()
-        return np.array((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(), subok=False)
+        return np.array(
+            (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(), subok=False
+        )
     if not isinstance(value, (np.ndarray, np.generic, bool, int, float, list, tuple)):
         raise UnusableValue(f"expected an array, got {type(value).__name__}")
     try:
@@ -122,13 +124,21 @@ def plain(value: Any) -> Value:
 
 def holds_array(value: Any) -> bool:
     torch = sys.modules.get("torch")
-    return value is None or isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+    return (
+        value is None
+        or isinstance(value, np.ndarray)
+        or (torch is not None and isinstance(value, torch.Tensor))
+    )
 
 
 def identical(a: Value, b: Value) -> bool:
     """True when two plain values are the same, NaN equal to NaN."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+        return (
+            a.shape == b.shape
+            and a.dtype == b.dtype
+            and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+        )
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(identical, a, b))
     return bool(a == b)
@@ -149,7 +159,11 @@ def returns_torch(value: Any) -> bool:
 
 def gradients(function: Callable[..., Any], given: Mapping[str, Any]) -> tuple[Any, ...]:
     """The gradient of the sum of the outputs with respect to every floating input; None where cut."""
-    floats = [x.requires_grad_() for x in given.values() if hasattr(x, "is_floating_point") and x.is_floating_point()]
+    floats = [
+        x.requires_grad_()
+        for x in given.values()
+        if hasattr(x, "is_floating_point") and x.is_floating_point()
+    ]
     value = function(**given)
     parts = value if isinstance(value, (tuple, list)) else (value,)
     loss = sum((part.nan_to_num() ** 2).sum() for part in parts)
@@ -162,7 +176,9 @@ def on_meta(x: Any) -> Any:
     return x.to("meta") if returns_torch(x) else x
 
 
-def calls_made(function: Callable[..., Any], given: Mapping[str, Any], watch: tuple[str, ...]) -> tuple[str, ...]:
+def calls_made(
+    function: Callable[..., Any], given: Mapping[str, Any], watch: tuple[str, ...]
+) -> tuple[str, ...]:
     """Which of these functions (dotted names) are called, however the learner got hold of them."""
     targets = {name: target for name in watch if (target := loaded(name)) is not None}
     code = {t.__code__: name for name, t in targets.items() if hasattr(t, "__code__")}
@@ -182,7 +198,9 @@ def calls_made(function: Callable[..., Any], given: Mapping[str, Any], watch: tu
     finally:
         sys.setprofile(previous)
     words = getattr(getattr(function, "__code__", None), "co_names", ())
-    seen.update(n for n, t in targets.items() if isinstance(t, np.ufunc) and n.rsplit(".", 1)[1] in words)
+    seen.update(
+        n for n, t in targets.items() if isinstance(t, np.ufunc) and n.rsplit(".", 1)[1] in words
+    )
     return tuple(sorted(seen))
 
 

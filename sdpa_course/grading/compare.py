@@ -24,9 +24,14 @@ def tolerance(probe: Probe, dtype: Any = np.float64) -> float:
     """
     if probe.loose:
         return probe.loose
-    n = max([size for x in probe.inputs.values() if isinstance(x, np.ndarray) for size in x.shape], default=1)
+    n = max(
+        [size for x in probe.inputs.values() if isinstance(x, np.ndarray) for size in x.shape],
+        default=1,
+    )
     rounding = 2 * np.finfo(np.float16).eps if np.dtype(dtype) == np.float16 else 0.0
-    inner = np.float64 if np.dtype(dtype).itemsize > 4 or np.dtype(dtype).kind != "f" else np.float32
+    inner = (
+        np.float64 if np.dtype(dtype).itemsize > 4 or np.dtype(dtype).kind != "f" else np.float32
+    )
     return float(16 * np.finfo(inner).eps * n * max(1.0, probe.magnitude) + rounding)
 
 

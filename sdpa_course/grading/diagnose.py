@@ -113,18 +113,23 @@ def candidates(exercise: Exercise, evidence: Evidence, end: float) -> Iterator[t
                     yield (found, *others)
 
     yield from sets(1)
-    yield from fits(0)
     yield from sets(2)
-    yield from fits(1)
+    yield from fits(0)
     yield from sets(3)
+    yield from fits(1)
     yield from fits(2)
     yield from sets(4)
 
 
 def nearest(exercise: Exercise, evidence: Evidence) -> Fault | None:
     """The single fault that comes closest, if it comes clearly closer than the right answer."""
-    gaps = [(evidence.distance_to(exercise.variant(fault)), i) for i, fault in enumerate(exercise.faults)]
+    gaps = [
+        (evidence.distance_to(exercise.variant(fault)), i)
+        for i, fault in enumerate(exercise.faults)
+    ]
     if not gaps:
         return None
     gap, i = min(gaps)
-    return exercise.faults[i] if gap < 0.5 * evidence.distance_to(exercise.run) and gap < FAR else None
+    return (
+        exercise.faults[i] if gap < 0.5 * evidence.distance_to(exercise.run) and gap < FAR else None
+    )

@@ -80,7 +80,9 @@ class Fit:
     says: str
     right: Callable[[Mapping[str, int]], float]
     setting: Callable[[float], Any] = lambda value: value
-    grid: tuple[float, ...] = tuple(float(s * 10**e) for s in (1, -1) for e in np.linspace(-3, 3, 25))
+    grid: tuple[float, ...] = tuple(
+        float(s * 10**e) for s in (1, -1) for e in np.linspace(-3, 3, 25)
+    )
     integer: bool = False
     why: str = ""
     link: str = ""
@@ -100,7 +102,9 @@ class Probe:
 
     def fresh(self) -> Inputs:
         """A copy of the inputs that a learner's function may do what it likes with."""
-        return {name: np.copy(x) if isinstance(x, np.ndarray) else x for name, x in self.inputs.items()}
+        return {
+            name: np.copy(x) if isinstance(x, np.ndarray) else x for name, x in self.inputs.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,12 @@ class Exercise:
         For *predict*: relative tolerance of the answer.
     lines, header
         For *parsons*: letter → line of code, and the ``def`` line they stand under.
+    outputs
+        Names of the returned arrays, where there are several.
+    properties
+        What must hold of any right answer (:mod:`.properties`); asked when no fault fits.
+    exceptions
+        Pair of fault ids ``"a b"`` → the reason why it is declared not to be told apart.
     """
 
     id: str
@@ -173,6 +183,7 @@ class Exercise:
     tolerance: float | None = None
     lines: Mapping[str, str] = field(default_factory=dict)
     header: str = ""
+    outputs: tuple[str, ...] = ("output",)
     properties: tuple[Callable[..., Any], ...] = ()
     faults: list[Fault] = field(default_factory=list)
     fits: list[Fit] = field(default_factory=list)
@@ -222,7 +233,9 @@ class Exercise:
             assert self.make_inputs is not None
             return self.make_inputs(np.random.default_rng(seed), **sizes)
 
-        self._declared.append((goal, make, {"dims": self.dims(**sizes), "seed": seed, "magnitude": magnitude}))
+        self._declared.append(
+            (goal, make, {"dims": self.dims(**sizes), "seed": seed, "magnitude": magnitude})
+        )
 
     def special(
         self, goal: str, *, magnitude: float = 1.0, loose: float = 0.0, **dims: int
@@ -234,7 +247,9 @@ class Exercise:
         """
 
         def add(make: Callable[[], Inputs]) -> Callable[[], Inputs]:
-            self._declared.append((goal, make, {"dims": dims, "magnitude": magnitude, "loose": loose}))
+            self._declared.append(
+                (goal, make, {"dims": dims, "magnitude": magnitude, "loose": loose})
+            )
             return make
 
         return add
@@ -332,7 +347,9 @@ class Exercise:
         switches: dict[str, Any] = {}
         for fault in faults:
             if fault.program is not None or not switches.keys().isdisjoint(fault.switches):
-                raise ValueError(f"{[f.id for f in faults]} do not compose: they set the same switch")
+                raise ValueError(
+                    f"{[f.id for f in faults]} do not compose: they set the same switch"
+                )
             switches.update(fault.switches)
         return lambda **inputs: self.run(**inputs, **switches)
 

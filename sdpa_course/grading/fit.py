@@ -22,7 +22,10 @@ Dims = Mapping[str, int]
 
 
 def fitted_fault(
-    exercise: Exercise, fit: Fit, others: tuple[Fault, ...], evidence: Sequence[tuple[Probe, Outcome]]
+    exercise: Exercise,
+    fit: Fit,
+    others: tuple[Fault, ...],
+    evidence: Sequence[tuple[Probe, Outcome]],
 ) -> Fault | None:
     """The fault "this switch is set to this number", with its name; None if no number fits.
 
@@ -59,8 +62,12 @@ def fitted_fault(
     right = fit.right(dims)
     if math.isclose(values[0], right, rel_tol=1e-6):
         return None  # the right setting: nothing to name
-    says = fit.says.format(**{**dims, "found": text, "value": f"{values[0]:.4g}", "right": f"{right:.4g}"})
-    return Fault(fit.id, says, fit.why, fit.link, fit.hint, switches={fit.switch: fit.setting(values[0])})
+    says = fit.says.format(
+        **{**dims, "found": text, "value": f"{values[0]:.4g}", "right": f"{right:.4g}"}
+    )
+    return Fault(
+        fit.id, says, fit.why, fit.link, fit.hint, switches={fit.switch: fit.setting(values[0])}
+    )
 
 
 def np_value(value: Any) -> Any:
@@ -115,7 +122,9 @@ def flat(value: Any) -> np.ndarray:
     return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts])
 
 
-def name_value(values: Sequence[float], dims: Sequence[Dims]) -> tuple[str, Callable[[Dims], float]] | None:
+def name_value(
+    values: Sequence[float], dims: Sequence[Dims]
+) -> tuple[str, Callable[[Dims], float]] | None:
     """The shortest expression in the dimensions that has these values: ``("d_k/2", formula)``.
 
     A number that is the same on every probe is its own name.
@@ -130,7 +139,9 @@ def name_value(values: Sequence[float], dims: Sequence[Dims]) -> tuple[str, Call
         return f"{mean:.4g}", lambda dims: mean
     names = sorted(set.intersection(*(set(d) for d in dims)))
     for text, formula in expressions(names):
-        if all(math.isclose(formula(d), v, rel_tol=1e-5) for d, v in zip(dims, values, strict=True)):
+        if all(
+            math.isclose(formula(d), v, rel_tol=1e-5) for d, v in zip(dims, values, strict=True)
+        ):
             return text, formula
     return None
 
@@ -169,7 +180,9 @@ def written(factor: float, powers: Mapping[str, float]) -> str:
     if size == 0.5:
         below.insert(0, "2") if below else below.append("2")
     elif size != 1.0:
-        above.insert(0, {2.0: "2", math.log2(math.e): "log₂e", math.log(2): "ln 2"}.get(size, f"{size:g}"))
+        above.insert(
+            0, {2.0: "2", math.log2(math.e): "log₂e", math.log(2): "ln 2"}.get(size, f"{size:g}")
+        )
     top = "·".join(above) or "1"
     bottom = "·".join(below)
     sign = "-" if factor < 0 else ""
@@ -177,4 +190,6 @@ def written(factor: float, powers: Mapping[str, float]) -> str:
 
 
 def _power(name: str, power: float) -> str:
-    return {0.25: f"{name}^¼", 0.5: f"√{name}", 1.0: name, 1.5: f"{name}^(3/2)", 2.0: f"{name}²"}[power]
+    return {0.25: f"{name}^¼", 0.5: f"√{name}", 1.0: name, 1.5: f"{name}^(3/2)", 2.0: f"{name}²"}[
+        power
+    ]

@@ -21,7 +21,11 @@ Property = Callable[[Call, Probe], str | None]
 
 def part_of(outcome: Outcome, index: int) -> np.ndarray | None:
     """One of the returned arrays, or None."""
-    value = outcome.value[index] if isinstance(outcome.value, tuple) and len(outcome.value) > index else outcome.value
+    value = (
+        outcome.value[index]
+        if isinstance(outcome.value, tuple) and len(outcome.value) > index
+        else outcome.value
+    )
     return value if isinstance(value, np.ndarray) and value.dtype.kind == "f" else None
 
 
@@ -78,7 +82,12 @@ def stays_within(axis: int, names: Sequence[str], what: str) -> Property:
         for x in changed.values():
             x[(slice(None),) * (axis % x.ndim) + (0,)] += 1.0
         before, after = part_of(call(probe.fresh()), 0), part_of(call({**inputs, **changed}), 0)
-        if before is None or after is None or before.shape != after.shape or before.ndim <= axis % max(before.ndim, 1):
+        if (
+            before is None
+            or after is None
+            or before.shape != after.shape
+            or before.ndim <= axis % max(before.ndim, 1)
+        ):
             return None
         rest = (slice(None),) * (axis % before.ndim) + (slice(1, None),)
         if np.allclose(before[rest], after[rest], rtol=MATCH, atol=MATCH, equal_nan=True):

@@ -99,7 +99,9 @@ class Report:
         from .drawing import draw_example
 
         e = html.escape
-        parts = [f"<p><strong>{MARK[self.status]} {e(self.exercise)}: {HEADLINE[self.status]}</strong></p>"]
+        parts = [
+            f"<p><strong>{MARK[self.status]} {e(self.exercise)}: {HEADLINE[self.status]}</strong></p>"
+        ]
         goals = [f"<li>✓ {e(goal)}</li>" for goal in self.done]
         goals += [f"<li>✗ {e(goal)}</li>" for goal in self.missed]
         if goals:
@@ -111,7 +113,9 @@ class Report:
             )
         if self.raised:
             trace = f"<pre>{e(self.raised.trace)}</pre>" if self.raised.trace else ""
-            parts.append(f"<p><code>{e(self.raised.type)}: {e(self.raised.message)}</code></p>{trace}")
+            parts.append(
+                f"<p><code>{e(self.raised.type)}: {e(self.raised.message)}</code></p>{trace}"
+            )
         parts += [f"<p>{e(note)}</p>" for note in self.notes]
         if self.nearest:
             parts.append(f"<p>Near, but not the same: {e(self.nearest.says)}</p>")
@@ -155,7 +159,9 @@ def written(x: Any) -> str:
     if isinstance(x, np.ndarray):
         if x.size > 60:
             return f"array of shape {x.shape}"
-        return np.array2string(x, precision=4, suppress_small=bool(x.size and np.abs(np.nan_to_num(x)).max() < 1e5))
+        return np.array2string(
+            x, precision=4, suppress_small=bool(x.size and np.abs(np.nan_to_num(x)).max() < 1e5)
+        )
     return f"{x:.4g}" if isinstance(x, float) else str(x)
 
 
@@ -164,7 +170,9 @@ def example_as_dict(example: Example) -> Mapping[str, Any]:
     return {
         "inputs": {name: jsonable(x) for name, x in example.inputs.items()},
         "expected": jsonable(example.expected),
-        "actual": {"raised": raised.type, "message": raised.message} if raised else jsonable(example.actual.value),
+        "actual": {"raised": raised.type, "message": raised.message}
+        if raised
+        else jsonable(example.actual.value),
     }
 
 

@@ -30,17 +30,22 @@ def small_probes(exercise: Exercise) -> Iterator[Probe]:
     """Inputs of sizes 1, 2 and 3, rounded to whole numbers, then the fixed probes, smallest first."""
     if exercise.make_inputs is not None:
         names = list(exercise.dims())
-        sizes = sorted(itertools.product((1, 2, 3), repeat=min(len(names), 6)), key=lambda s: (np.prod(s), s))
+        sizes = sorted(
+            itertools.product((1, 2, 3), repeat=min(len(names), 6)), key=lambda s: (np.prod(s), s)
+        )
         for count, chosen in enumerate(sizes):
             if count >= MOST_CALLS:
                 break
             try:
-                inputs = exercise.make_inputs(np.random.default_rng(count), **dict(zip(names, chosen, strict=False)))
+                inputs = exercise.make_inputs(
+                    np.random.default_rng(count), **dict(zip(names, chosen, strict=False))
+                )
             except (ValueError, IndexError):
                 continue
             yield Probe("", {name: rounded(x) for name, x in inputs.items()})
     yield from sorted(
-        exercise.probes, key=lambda p: sum(x.size for x in p.inputs.values() if isinstance(x, np.ndarray))
+        exercise.probes,
+        key=lambda p: sum(x.size for x in p.inputs.values() if isinstance(x, np.ndarray)),
     )
 
 
@@ -50,7 +55,9 @@ def rounded(x: Any) -> Any:
     return x
 
 
-def smallest_failure(exercise: Exercise, call: Callable[[Mapping[str, Any]], Outcome]) -> Example | None:
+def smallest_failure(
+    exercise: Exercise, call: Callable[[Mapping[str, Any]], Outcome]
+) -> Example | None:
     """The first small input on which the learner's function is clearly wrong."""
     for probe in small_probes(exercise):
         expected = outcome_of(exercise.run, probe)
