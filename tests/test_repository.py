@@ -3,16 +3,13 @@
 import json
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
+import nb  # from tools/
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-
-import nb  # noqa: E402  (tools/ is no package)
 
 
 def tracked_files() -> list[Path]:

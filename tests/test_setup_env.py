@@ -1,14 +1,10 @@
-"""Which build of PyTorch the set-up installs. No pip is run: what would be asked of it is recorded."""
+"""Which build of PyTorch the set-up installs. pip is not run: what it is asked for is recorded."""
 
 import platform
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
-
-import setup_env  # noqa: E402  (tools/ is no package)
+import setup_env  # from tools/
 
 VENV = Path("somewhere")
 VERSION = setup_env.pinned_torch()
