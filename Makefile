@@ -12,14 +12,14 @@ TORCH ?=
 RUN = $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env course book lab test lint types unit notebooks format test-web clean
+.PHONY: help env course book lab test lint types unit notebooks numpy-only format test-web clean
 
 help:
 	@echo "make course     make the environment, build the book and serve it on this machine"
 	@echo "make book       build the book only, into _build/html"
 	@echo "make lab        open JupyterLab, for the exercise notebooks"
 	@echo "make test       run everything: lint, types, unit tests, notebooks, book"
-	@echo "make lint | types | unit | notebooks    one part of it"
+	@echo "make lint | types | unit | notebooks | numpy-only    one part of it"
 	@echo "make test-web   open every page of the book in headless Chromium (needs node and chromium)"
 	@echo "make format     format the code"
 	@echo "make clean      remove what was built; the environment stays"
@@ -40,7 +40,7 @@ lab: env
 test: env
 	@$(RUN) tools/check.py
 
-lint types unit notebooks: env
+lint types unit notebooks numpy-only: env
 	@$(RUN) tools/check.py $@
 
 format: env

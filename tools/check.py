@@ -1,10 +1,11 @@
 """Run the checks, all of them or those named.
 
-    python tools/check.py [lint] [types] [unit] [notebooks] [book]
+    python tools/check.py [lint] [types] [unit] [notebooks] [numpy-only] [book]
 
 Each goes on after another has failed; the last lines say how each ended.
 """
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -20,7 +21,14 @@ NOTEBOOK_FOLDERS = ["book", "exercises"]
 
 
 def main() -> None:
-    checks = {"lint": lint, "types": types, "unit": unit, "notebooks": notebooks, "book": book}
+    checks = {
+        "lint": lint,
+        "types": types,
+        "unit": unit,
+        "notebooks": notebooks,
+        "numpy-only": numpy_only,
+        "book": book,
+    }
     wanted = sys.argv[1:] or list(checks)
     if unknown := set(wanted) - set(checks):
         sys.exit(f"No check is called {', '.join(sorted(unknown))}.\n{__doc__}")
@@ -35,7 +43,7 @@ def main() -> None:
 
     say(f"\nAfter {elapsed()}:")
     for name, outcome in outcomes.items():
-        say(f"  {name:<10} {outcome}")
+        say(f"  {name:<11} {outcome}")
     sys.exit(1 if any("FAILED" in outcome for outcome in outcomes.values()) else 0)
 
 
@@ -54,7 +62,7 @@ def unit() -> bool:
     return python("-m", "pytest", *WORKERS)
 
 
-def notebooks() -> bool:
+def notebooks(env: dict | None = None) -> bool:
     """every notebook is run again and must give the outputs it shows"""
     folders = [
         folder
@@ -73,7 +81,17 @@ def notebooks() -> bool:
         "300",
     ]
     # loadfile: the cells of one notebook share a kernel, so one worker runs them all.
-    return python("-m", "pytest", *nbval, "--dist", "loadfile", *WORKERS, *folders)
+    return python("-m", "pytest", *nbval, "--dist", "loadfile", *WORKERS, *folders, env=env)
+
+
+def numpy_only() -> bool:
+    """the same with torch hidden, and every test can still be collected"""
+    if importlib.util.find_spec("torch") is None:
+        say("    torch is not installed: the checks above have shown it")
+        return True
+    hidden = {**os.environ, "PYTHONPATH": str(ROOT / "tools" / "without_torch")}
+    collected = python("-m", "pytest", "--collect-only", "-qq", env=hidden)
+    return all([collected, notebooks(hidden)])
 
 
 def book() -> bool:
@@ -81,8 +99,9 @@ def book() -> bool:
     return python("tools/book.py", "build")
 
 
-def python(*arguments: str) -> bool:
-    return subprocess.run([sys.executable, *arguments], stdin=subprocess.DEVNULL).returncode == 0
+def python(*arguments: str, env: dict | None = None) -> bool:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, env=env).returncode == 0
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def problems(path: Path) -> list[str]:
 
 def problems_of_cell(cell) -> list[str]:
     found = []
-    if re.search(r"\btorch\b", code_of(cell)) and not tagged(cell, NEEDS_TORCH):
+    if re.search(r"(?<![a-z])torch\b", code_of(cell)) and not tagged(cell, NEEDS_TORCH):
         found.append(f'uses torch without the tag "{NEEDS_TORCH}"')
     if cell.source.rstrip().endswith(";"):
         found.append("ends in a semicolon, which nbval does not heed: end a figure with plt.show()")
