@@ -1,7 +1,7 @@
 """Calling a learner's function once, and keeping what came of it.
 
-Whatever the function does, the result is an :class:`Outcome` of plain arrays: a subclass with a lying
-``__eq__``, an object array or a generator never gets as far as a comparison.
+Whatever the function does, the result is an :class:`Outcome` of plain arrays: a subclass with a
+lying ``__eq__``, an object array or a generator never gets as far as a comparison.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+STOPPED = ("TimeUp", "Killed")  # types of Raised: the code did not end by itself
 
 Value = Any  # np.ndarray, str, None, or a tuple of these
 
@@ -44,8 +46,8 @@ class Outcome:
 class Runner(Protocol):
     """Something that calls the learner's function: here, or in a child process.
 
-    ``ask`` is what to find out: the ``value``; which of the ``watch``\\ ed functions it ``calls``; or, in
-    torch, the ``gradient`` of every input, and whether it runs on another device (``meta``).
+    ``ask`` is what to find out: the ``value``; which of the functions in ``watch`` it ``calls``;
+    or, in torch, the ``gradient`` of every input, and whether it runs on another device (``meta``).
     """
 
     backend: str
@@ -54,7 +56,7 @@ class Runner(Protocol):
 
 
 class TimeUp(BaseException):
-    """The learner's code ran past its time. Not an Exception, so that `except Exception` lets it by."""
+    """The learner's code ran past its time. No Exception: `except Exception` lets it by."""
 
 
 class UnusableValue(TypeError):
@@ -158,7 +160,7 @@ def returns_torch(value: Any) -> bool:
 
 
 def gradients(function: Callable[..., Any], given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The gradient of the sum of the outputs with respect to every floating input; None where cut."""
+    """The gradient of every floating input, of the sum of squared outputs; None where cut."""
     floats = [
         x.requires_grad_()
         for x in given.values()
@@ -228,7 +230,7 @@ def describe(error: BaseException) -> Raised:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeUp in the code inside after so long, where the platform has timers (not Windows)."""
+    """Raise TimeUp in the code inside after so long; Windows has no timer for it."""
     usable = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
     if not usable:
         yield

@@ -12,6 +12,9 @@ from .exercise import Probe
 
 FAR = math.inf
 MATCH = 1e-6  # relative; how closely a fault must reproduce a learner's output to be named
+EPSILON = (
+    2e-9  # a right answer with a small constant, such as 1e-9 in a denominator, is this far off
+)
 SEPARATION = 1000  # right and wrong, and any two faults, differ by this many tolerances
 
 
@@ -36,7 +39,7 @@ def tolerance(probe: Probe, dtype: Any = np.float64) -> float:
 
 
 def distance(a: Value, b: Value) -> float:
-    """Largest difference relative to the larger value's largest entry; FAR when they cannot be compared.
+    """Largest difference relative to the largest entry; FAR when they cannot be compared.
 
     NaN and inf must stand in the same places. Entries below 1e-6 count as if the largest were 1e-6,
     so that rounding around an exact zero is not a difference.
@@ -70,3 +73,9 @@ def outcome_distance(a: Outcome, b: Outcome) -> float:
     if a.raised or b.raised:
         return 0.0 if a.raised and b.raised else FAR
     return distance(a.value, b.value)
+
+
+def dtype_of(value: Any) -> np.dtype[Any]:
+    """The dtype of the first array of a value."""
+    part = value[0] if isinstance(value, tuple) and value else value
+    return getattr(part, "dtype", np.dtype(np.float64))

@@ -17,19 +17,19 @@ MOST = 8
 
 def draw_example(expected: Any, actual: Any) -> str:
     """An SVG of both matrices; empty where there is no small matrix to draw."""
-    pair = [matrix(x) for x in (expected, actual)]
-    if any(m is None for m in pair):
+    left, right = matrix(expected), matrix(actual)
+    if left is None or right is None:
         return ""
-    left, right = pair
-    finite = np.concatenate([m[np.isfinite(m)] for m in pair])  # type: ignore[index]
+    finite = np.concatenate([m[np.isfinite(m)] for m in (left, right)])
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    offset = left.shape[1] * CELL + GAP  # type: ignore[union-attr]
-    width = offset + right.shape[1] * CELL + 2  # type: ignore[union-attr]
-    height = TOP + max(left.shape[0], right.shape[0]) * CELL + 2  # type: ignore[union-attr]
+    offset = left.shape[1] * CELL + GAP
+    width = offset + right.shape[1] * CELL + 2
+    height = TOP + max(left.shape[0], right.shape[0]) * CELL + 2
     body = drawn(left, 0, "expected", low, high) + drawn(right, offset, "yours", low, high)
     return (
         f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="The expected matrix beside yours" font-family="sans-serif" font-size="12">{body}</svg>'
+        f'aria-label="The expected matrix beside yours" font-family="sans-serif" font-size="12">'
+        f"{body}</svg>"
     )
 
 
@@ -55,7 +55,8 @@ def drawn(m: Any, x0: int, label: str, low: float, high: float) -> str:
             x, y = x0 + j * CELL, TOP + i * CELL
             ink = "#000" if light > 60 else "#fff"
             parts.append(
-                f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="hsl(210 60% {light}%)" stroke="#777"/>'
-                f'<text x="{x + CELL // 2}" y="{y + CELL // 2 + 4}" text-anchor="middle" fill="{ink}">{value:.3g}</text>'
+                f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" stroke="#777" '
+                f'fill="hsl(210 60% {light}%)"/><text x="{x + CELL // 2}" y="{y + CELL // 2 + 4}" '
+                f'text-anchor="middle" fill="{ink}">{value:.3g}</text>'
             )
     return "".join(parts)

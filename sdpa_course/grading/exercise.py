@@ -275,7 +275,7 @@ class Exercise:
         self.add(Fault(id, says, why, link, hint, hidden, cite, switches))
 
     def program(self, id: str, says: str, **words: Any) -> Callable[..., Callable[..., Any]]:
-        """Decorate a whole wrong program (or, in *predict*, a function returning a wrong answer)."""
+        """Decorate a whole wrong program; in *predict*, one that returns a wrong answer."""
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
             self.add(Fault(id, says, program=function, **words))
@@ -301,7 +301,7 @@ class Exercise:
             self.wrong(letter, f"{self.concept}.{self.name}_{letter}", says)
 
     def solution(self, note: Any = "", *, backend: str = "numpy", shown: bool = True) -> Any:
-        """Decorate a right solution. Those with ``shown=False`` only prove that they are accepted."""
+        """Decorate a right solution; ``shown=False`` for one that only has to be accepted."""
 
         def add(function: Any) -> Any:
             self.solutions.append(Solution(function, note, backend, shown))

@@ -160,8 +160,11 @@ def expressions(names: Sequence[str]) -> Iterator[tuple[str, Callable[[Dims], fl
                     if (a, p) < (b, q) or p != q:
                         yield written(factor, {a: p, b: q}), _product(factor, {a: p, b: q})
     for a, b in permutations(names, 2):
-        yield f"1/√({a}·{b} - 1)", lambda d, a=a, b=b: 1 / math.sqrt(max(d[a] * d[b] - 1, 1))
-        yield f"{a} - {b}", lambda d, a=a, b=b: float(d[a] - d[b])
+        yield f"{a} - {b}", _difference(a, b)
+
+
+def _difference(a: str, b: str) -> Callable[[Dims], float]:
+    return lambda dims: float(dims[a] - dims[b])
 
 
 def _product(factor: float, powers: Mapping[str, float]) -> Callable[[Dims], float]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .call import Raised
-from .exercise import Fault
+from .exercise import Exercise, Fault
 from .shrink import Example
 
 Status = Literal["passed", "failed", "not_attempted", "error"]
@@ -189,3 +189,34 @@ def jsonable(x: Any) -> Any:
     if isinstance(x, np.generic):
         return jsonable(x.item())
     return x
+
+
+def not_attempted(exercise: Exercise, note: str = "") -> Report:
+    return Report(
+        exercise.id,
+        exercise.title,
+        "not_attempted",
+        notes=(note,) if note else (),
+        link=exercise.link,
+    )
+
+
+def passed(exercise: Exercise, **words: Any) -> Report:
+    return Report(
+        exercise.id, exercise.title, "passed", link=exercise.link, advice=exercise.next, **words
+    )
+
+
+def failed(exercise: Exercise, faults: tuple[Fault, ...] = (), **words: Any) -> Report:
+    link = next((f.link for f in faults if f.link), exercise.link)
+    return Report(exercise.id, exercise.title, "failed", mistakes=faults, link=link, **words)
+
+
+def error(exercise: Exercise, note: str) -> Report:
+    return Report(
+        exercise.id, exercise.title, "error", notes=(note,) if note else (), link=exercise.link
+    )
+
+
+def timed_out(exercise: Exercise, why: str) -> Report:
+    return error(exercise, f"Your code was stopped: {why}. Is there a loop that never ends?")

@@ -1,0 +1,136 @@
+"""Why the values are wrong: the mistakes that reproduce them, or what can be said without."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .call import Outcome, Runner, plain
+from .compare import MATCH, distance, outcome_distance
+from .diagnose import diagnose
+from .exercise import Exercise, Fault
+from .habits import MUTATES, ROUNDED
+from .report import Report, error, failed
+from .shrink import smallest_failure
+
+
+def references(exercise: Exercise) -> list[Outcome]:
+    """What the reference makes of every fixed probe."""
+    return [Outcome(plain(value)) for value in exercise.expected]
+
+
+def explain(
+    exercise: Exercise,
+    runner: Runner,
+    outcomes: list[Outcome],
+    reached: tuple[str, ...],
+    missed: tuple[str, ...],
+) -> Report:
+    """Why the values are wrong: the mistakes that reproduce them, or what can be said without."""
+    expected = references(exercise)
+    changed = sorted({name for o in outcomes for name in o.changed})
+    extra: tuple[Fault, ...] = ()
+    if changed:
+        extra = (MUTATES.named(" and ".join(f"`{name}`" for name in changed)),)
+    if all(outcome_distance(e, o) <= 1e-5 for e, o in zip(expected, outcomes, strict=True)):
+        return failed(exercise, faults=(ROUNDED, *extra), done=reached)
+    if all(o.raised for o in outcomes):
+        return replace(error(exercise, ""), raised=outcomes[0].raised, notes=(), missed=missed)
+    diagnosis = diagnose(exercise, exercise.probes, outcomes)
+    example = smallest_failure(exercise, runner)
+    if diagnosis.faults:
+        touched = {switch for fault in diagnosis.faults for switch in fault.switches}
+        steps = tuple(goal for switch, goal in exercise.goals.items() if switch not in touched)
+        wrong = tuple(goal for switch, goal in exercise.goals.items() if switch in touched)
+        if touched:
+            reached, missed = steps, wrong
+        return failed(
+            exercise,
+            faults=(*diagnosis.faults, *extra),
+            done=reached,
+            missed=missed,
+            example=example,
+        )
+    notes = [*unexplained(exercise, runner, expected, outcomes)]
+    raised = next((o.raised for o in outcomes if o.raised), None)
+    return failed(
+        exercise,
+        faults=extra,
+        done=reached,
+        missed=missed,
+        notes=tuple(notes),
+        nearest=diagnosis.nearest,
+        example=example,
+        raised=raised,
+    )
+
+
+def unexplained(
+    exercise: Exercise, runner: Runner, expected: list[Outcome], outcomes: list[Outcome]
+) -> list[str]:
+    """What can be said when no known mistake fits: shapes, parts, properties."""
+    for e, o in zip(expected, outcomes, strict=True):
+        if not o.raised and (note := shape_note(e.value, o.value)):
+            return [note]
+    notes = parts_note(exercise, expected, outcomes)
+    for holds in exercise.properties:
+        for probe, outcome in zip(exercise.probes, outcomes, strict=True):
+            if outcome.raised or not probe.dims:
+                continue
+            if (sentence := holds(runner, probe)) is not None:
+                notes.append(sentence)
+            break
+    return notes
+
+
+def shape_note(expected: Any, actual: Any) -> str | None:
+    """What is wrong with the shape, and which axes look exchanged."""
+    if isinstance(expected, tuple) != isinstance(actual, tuple) or isinstance(actual, str):
+        return f"Expected {described(expected)}, got {described(actual)}."
+    if isinstance(expected, tuple):
+        if len(expected) != len(actual):
+            return f"Expected {len(expected)} arrays, got {len(actual)}."
+        return next(
+            (note for e, a in zip(expected, actual, strict=True) if (note := shape_note(e, a))),
+            None,
+        )
+    want, got = np.shape(expected), np.shape(actual)
+    if want == got:
+        return None
+    for axes in itertools.permutations(range(len(got))) if len(got) == len(want) <= 5 else ():
+        if tuple(got[i] for i in axes) == want:
+            return f"Expected shape {want}, got {got}: the axes look exchanged."
+    return f"Expected shape {want}, got {got}."
+
+
+def described(value: Any) -> str:
+    return (
+        f"{len(value)} arrays"
+        if isinstance(value, tuple)
+        else f"one {type(value).__name__.replace('ndarray', 'array')}"
+    )
+
+
+def parts_note(exercise: Exercise, expected: list[Outcome], outcomes: list[Outcome]) -> list[str]:
+    """Of several returned arrays: which are right."""
+    pairs = [
+        (e.value, o.value)
+        for e, o in zip(expected, outcomes, strict=True)
+        if isinstance(o.value, tuple)
+    ]
+    if not pairs or not all(isinstance(e, tuple) and len(e) == len(a) for e, a in pairs):
+        return []
+    names = (
+        exercise.outputs
+        if len(exercise.outputs) == len(pairs[0][0])
+        else tuple(map(str, range(len(pairs[0][0]))))
+    )
+    right = [all(distance(e[i], a[i]) <= MATCH for e, a in pairs) for i in range(len(names))]
+    if any(right):
+        good = " and ".join(n for n, ok in zip(names, right, strict=True) if ok)
+        bad = " and ".join(n for n, ok in zip(names, right, strict=True) if not ok)
+        return [f"Right so far: {good}. Look at: {bad}."]
+    return []
