@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 FACE = "#fbfbf8"
 INK = "#222222"
 GREY = "#8a8a8a"
-COLOURS = ("#0b3c5d", "#d1495b", "#2a9d6f", "#e9a23b", "#7a6ff0")  # dark to light in turn
+COLOURS = ("#0b3c5d", "#b83a5e", "#2a9d6f", "#e9a23b", "#7a6ff0")  # dark to light in turn
 MARKERS = ("o", "s", "^", "D", "v")
 SEQUENTIAL = "viridis"  # even in lightness
 DIVERGING = "PuOr"
@@ -47,16 +47,19 @@ STYLE = {
 def axes(
     columns: int = 1, rows: int = 1, *, width: float = 4.2, height: float = 3.2, **options: object
 ) -> tuple[Figure, np.ndarray]:
-    """A figure in the shared look, and its axes as an array (rows, columns)."""
-    with mpl.rc_context(STYLE):
-        figure, grid = plt.subplots(
-            rows,
-            columns,
-            figsize=(width * columns, height * rows),
-            squeeze=False,
-            layout="constrained",
-            **options,
-        )
+    """A figure in the shared look, and its axes as an array (rows, columns).
+
+    The look is set for good, since matplotlib reads most of it only when something is drawn.
+    """
+    mpl.rcParams.update(STYLE)
+    figure, grid = plt.subplots(
+        rows,
+        columns,
+        figsize=(width * columns, height * rows),
+        squeeze=False,
+        layout="constrained",
+        **options,
+    )
     return figure, grid
 
 
