@@ -8,7 +8,7 @@ package imports nothing else; NumPy, torch and matplotlib come with the modules 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .grading import check, hint, progress, review, solution
+    from .grading.face import check, hint, progress, review, solution
 
 __all__ = ["check", "hint", "progress", "review", "solution"]
 __version__ = "0.1.0"
@@ -16,9 +16,9 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from . import grading
+        from .grading import face
 
-        return getattr(grading, name)
+        return getattr(face, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

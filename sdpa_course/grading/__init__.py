@@ -1,8 +1,6 @@
 """The engine that grades: it knows no exercise.
 
-``check``, ``hint``, ``solution``, ``progress`` and ``review`` are what a learner calls.
+An answer comes in at :mod:`.answers`; :mod:`.grade` compares it with the reference; :mod:`.diagnose`
+finds the faults that reproduce it; :mod:`.report` shows what was found. :mod:`.audit` grades the
+grader. What a learner calls is in :mod:`.face`.
 """
-
-from .face import check
-
-__all__ = ["check"]

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from .answers import check_answer
 from .call import LocalRunner, plain
-from .check import check_answer
-from .grade import grade
 from .compare import MATCH, SEPARATION, distance, outcome_distance, tolerance
 from .diagnose import outcome_of
 from .exercise import Exercise, Fault, Probe
+from .grade import grade
 from .report import Report
 
 FUNCTIONS = ("implement", "fix", "parsons")

@@ -184,14 +184,20 @@ def calls_made(
     """Which of these functions (dotted names) are called, however the learner got hold of them."""
     targets = {name: target for name in watch if (target := loaded(name)) is not None}
     code = {t.__code__: name for name, t in targets.items() if hasattr(t, "__code__")}
-    names = {name.rsplit(".", 1)[1]: name for name in targets if name.startswith("torch.")}
+    built_in = {name: t for name, t in targets.items() if name.startswith("torch.")}
     seen: set[str] = set()
 
     def look(frame: Any, event: str, arg: Any) -> None:
         if event == "call" and frame.f_code in code:
             seen.add(code[frame.f_code])
-        elif event == "c_call" and getattr(arg, "__name__", "") in names and "torch" in repr(arg):
-            seen.add(names[arg.__name__])
+        elif event == "c_call":
+            method_of = type(getattr(arg, "__self__", None)).__module__
+            seen.update(
+                name
+                for name, target in built_in.items()
+                if arg is target
+                or (method_of.startswith("torch") and name.endswith(f".{arg.__name__}"))
+            )
 
     previous = sys.getprofile()
     sys.setprofile(look)

@@ -147,7 +147,7 @@ def name_value(
 
 
 def expressions(names: Sequence[str]) -> Iterator[tuple[str, Callable[[Dims], float]]]:
-    """Expressions in the dimensions, simpler ones first: powers, halves and doubles, products of two."""
+    """Expressions in the dimensions, simpler first: powers, halves, doubles, products of two."""
     powers = (-0.5, 0.5, -1.0, 1.0, -0.25, 0.25, -1.5, 1.5, -2.0, 2.0)
     for factor in (1.0, -1.0, 0.5, 2.0, -0.5, -2.0, math.log2(math.e), math.log(2)):
         for name in names:

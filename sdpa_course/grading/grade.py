@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,11 +14,13 @@ from .habits import habits
 from .report import Report, failed, not_attempted, passed, timed_out
 
 
-def grade(exercise: Exercise, runner: Runner, *, seed: int = 0) -> Report:
+def grade(exercise: Exercise, runner: Runner, *, seed: int | None = None) -> Report:
     """Grade a function that ``runner`` calls, here or in a child process.
 
-    ``seed`` draws the random probes that a function must pass beside the fixed ones.
+    ``seed`` draws the random probes that a function must pass beside the fixed ones; left out, it
+    is another one each time.
     """
+    seed = secrets.randbelow(10**6) if seed is None else seed
     outcomes: list[Outcome] = []
     for probe in exercise.probes:
         outcome = runner(probe.fresh())

@@ -27,15 +27,8 @@ def habits(
     again = runner(probe.fresh())
     if not identical(again.value, first.value) and outcome_distance(again, first) > MATCH:
         found.append(DIFFERS)
-    for name, laid_out in layouts(probe):
-        outcome = runner(laid_out)
-        if outcome_distance(outcome, first) > MATCH:
-            found.append(
-                LAYOUT.named(
-                    f"{name}{': ' + outcome.raised.message.splitlines()[0] if outcome.raised else ''}"
-                )
-            )
-            break
+    if outcome_distance(turned := runner(transposed_in_memory(probe)), first) > MATCH:
+        found.append(LAYOUT.named(f": {turned.raised.message}" if turned.raised else ""))
     wanted, got = dtype_of(exercise.expected[0]), dtype_of(first.value)
     if wanted.kind != got.kind or (wanted.kind == "f" and got.itemsize < wanted.itemsize):
         found.append(DTYPE.named(f"{got}", f"{wanted}"))
@@ -46,18 +39,12 @@ def habits(
     return tuple(found)
 
 
-def layouts(probe: Probe) -> list[tuple[str, Inputs]]:
-    """The same numbers in another memory layout."""
-    arrays = {
-        name: x for name, x in probe.fresh().items() if isinstance(x, np.ndarray) and x.ndim > 1
+def transposed_in_memory(probe: Probe) -> Inputs:
+    """The same numbers in another memory layout: arrays that are not contiguous."""
+    return {
+        name: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2) if np.ndim(x) > 1 else x
+        for name, x in probe.fresh().items()
     }
-    if not arrays:
-        return []
-    turned = {
-        name: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
-        for name, x in arrays.items()
-    }
-    return [("inputs that are not contiguous", {**probe.fresh(), **turned})]
 
 
 def random_failure(exercise: Exercise, runner: Runner, seed: int) -> str | None:
@@ -117,12 +104,12 @@ class Habit(Fault):
 USES = Habit(
     "uses.the_answer",
     "You call {}, which is the function this exercise asks you to build.",
-    "It gives the right numbers, and in your own work it is the thing to call. Here, write it out once.",
+    "In your own work it is the thing to call. Here, write it out once.",
 )
 MUTATES = Habit(
     "inputs.mutated",
     "You change {} in place.",
-    "The caller still holds that array: after your function it no longer has the numbers it was given. Work on a new array.",
+    "The caller still holds that array, and finds other numbers in it. Work on a new array.",
 )
 DIFFERS = Habit(
     "calls.differ",
@@ -131,8 +118,8 @@ DIFFERS = Habit(
 )
 LAYOUT = Habit(
     "inputs.layout",
-    "Your function fails for {}.",
-    "A transposed array has the same numbers in another order in memory. Use reshape, not view, and never rely on the order.",
+    "Your function fails for arrays that are not contiguous in memory{}.",
+    "A transposed array holds the same numbers in another order. Use reshape, not view.",
 )
 DTYPE = Habit(
     "dtype.changed",
@@ -152,12 +139,12 @@ ROUNDED = Habit(
 NO_GRADIENT = Habit(
     "torch.no_gradient",
     "No gradient reaches some of the inputs.",
-    "The graph is cut: by .detach(), .data, .item(), NumPy, or an operation that cannot be differentiated.",
+    "The graph is cut: by .detach(), .data, .item(), NumPy, or an operation without a derivative.",
 )
 DOUBLE = Habit(
     "torch.float64_leak",
     "float32 inputs give a float64 result.",
-    "A NumPy scalar or a float64 tensor raises the precision of everything it meets, and halves the speed.",
+    "A float64 tensor raises the precision of everything it meets, and costs speed.",
 )
 DEVICE = Habit(
     "torch.device",

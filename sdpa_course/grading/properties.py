@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .call import Outcome
-from .compare import MATCH
+from .compare import MATCH, outcome_distance
 from .exercise import Probe
 
 Call = Callable[[Mapping[str, Any]], Outcome]
@@ -40,7 +40,7 @@ def rows_sum_to_one(part: int = 0, axis: int = -1, what: str = "weights") -> Pro
         if np.all((np.abs(sums - 1) < MATCH) | (sums == 0)):
             return None
         if weights.ndim > 1 and np.allclose(weights.sum(-2 if axis == -1 else -1), 1, atol=MATCH):
-            return f"The columns of your {what} sum to 1, the rows do not: you normalise over the wrong axis."
+            return f"The columns of your {what} sum to 1, the rows do not: the wrong axis."
         worst = sums.ravel()[np.nanargmax(np.abs(sums - 1))] if np.isfinite(sums).any() else np.nan
         return f"The rows of your {what} do not sum to 1 (one sums to {worst:.4g})."
 
@@ -56,7 +56,8 @@ def keys_may_be_permuted(*names: str, axis: int = -2) -> Property:
         moved = {**inputs, **{name: np.take(inputs[name], order, axis) for name in names}}
         if same(call(probe.fresh()), call(moved)):
             return None
-        return f"Permuting {' and '.join(names)} together changes your result. The order of the keys must not matter."
+        moved_names = " and ".join(names)
+        return f"Permuting {moved_names} together changes your result; their order must not matter."
 
     return holds
 
@@ -68,7 +69,7 @@ def shift_changes_nothing(name: str, by: float = 3.0) -> Property:
         inputs = probe.fresh()
         if same(call(probe.fresh()), call({**inputs, name: inputs[name] + by})):
             return None
-        return f"Adding {by:g} to every entry of {name} changes your result. Only differences within a row may matter."
+        return f"Adding {by:g} to all of {name} changes your result; only differences may matter."
 
     return holds
 
@@ -92,7 +93,7 @@ def stays_within(axis: int, names: Sequence[str], what: str) -> Property:
         rest = (slice(None),) * (axis % before.ndim) + (slice(1, None),)
         if np.allclose(before[rest], after[rest], rtol=MATCH, atol=MATCH, equal_nan=True):
             return None
-        return f"Changing {what} 0 of the input moves the result of the other {what}s. They must not mix."
+        return f"Changing {what} 0 of the input moves the result of the others; they must not mix."
 
     return holds
 
@@ -113,12 +114,10 @@ def future_does_not_leak(*names: str, axis: int = -2) -> Property:
         if not moved.any():
             return None
         row = int(np.argmax(moved.reshape(len(moved), -1).any(-1)))
-        return f"Changing the last token moves row {row} of your result: the future leaks into the past."
+        return f"Changing the last token moves row {row} of your result: the future leaks."
 
     return holds
 
 
 def same(a: Outcome, b: Outcome) -> bool:
-    from .compare import outcome_distance
-
     return outcome_distance(a, b) <= MATCH

@@ -98,10 +98,8 @@ class Report:
         """The report for a notebook: the same words, with the two matrices drawn side by side."""
         from .drawing import draw_example
 
-        e = html.escape
-        parts = [
-            f"<p><strong>{MARK[self.status]} {e(self.exercise)}: {HEADLINE[self.status]}</strong></p>"
-        ]
+        e, headline = html.escape, HEADLINE[self.status]
+        parts = [f"<p><strong>{MARK[self.status]} {e(self.exercise)}: {headline}</strong></p>"]
         goals = [f"<li>✓ {e(goal)}</li>" for goal in self.done]
         goals += [f"<li>✗ {e(goal)}</li>" for goal in self.missed]
         if goals:
@@ -109,7 +107,8 @@ class Report:
         for fault in self.mistakes:
             read = f" Read: {e(fault.link)}." if fault.link and fault.link != self.link else ""
             parts.append(
-                f"<p><strong>{e(fault.says)}</strong> {e(fault.why)}{read} <code>{e(fault.id)}</code></p>"
+                f"<p><strong>{e(fault.says)}</strong> {e(fault.why)}{read} "
+                f"<code>{e(fault.id)}</code></p>"
             )
         if self.raised:
             trace = f"<pre>{e(self.raised.trace)}</pre>" if self.raised.trace else ""
@@ -128,8 +127,8 @@ class Report:
         if self.advice:
             parts.append(f"<p>{e(self.advice)}</p>")
         return (
-            f'<section class="sdpa-report sdpa-{self.status}" role="status" aria-label="{e(self.exercise)}: '
-            f'{HEADLINE[self.status]}">{"".join(parts)}</section>'
+            f'<section class="sdpa-report sdpa-{self.status}" role="status" '
+            f'aria-label="{e(self.exercise)}: {headline}">{"".join(parts)}</section>'
         )
 
     def __repr__(self) -> str:

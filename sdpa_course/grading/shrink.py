@@ -27,7 +27,7 @@ class Example:
 
 
 def small_probes(exercise: Exercise) -> Iterator[Probe]:
-    """Inputs of sizes 1, 2 and 3, rounded to whole numbers, then the fixed probes, smallest first."""
+    """Inputs of sizes 1 to 3 in whole numbers, then the fixed probes, the smallest first."""
     if exercise.make_inputs is not None:
         names = list(exercise.dims())
         sizes = sorted(

@@ -26,7 +26,7 @@ def check_answer(
     *,
     backend: str | None = None,
     source: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Report:
     """Grade in this process an answer of any kind: a function, a value, lines, an input."""
     try:
@@ -44,7 +44,7 @@ def check_answer(
 
 
 def check_function(
-    exercise: Exercise, answer: Any, backend: str | None, source: str | None, seed: int
+    exercise: Exercise, answer: Any, backend: str | None, source: str | None, seed: int | None
 ) -> Report:
     if answer is None:
         return not_attempted(exercise)
@@ -82,7 +82,7 @@ def check_order(exercise: Exercise, answer: Any) -> Report:
         return failed(
             exercise, notes=(f"These lines in this order are not Python: {problem.msg}.",)
         )
-    return grade(exercise, LocalRunner(function), seed=0)
+    return grade(exercise, LocalRunner(function))
 
 
 def check_number(exercise: Exercise, answer: Any) -> Report:
