@@ -6,6 +6,8 @@ from helpers import Backend, normal, rounding
 
 from sdpa_course import with_numpy
 
+pytestmark = pytest.mark.filterwarnings("error")  # a NumPy warning is a mistake of ours
+
 LENGTHS = np.array([4, 0])[:, None, None, None]
 MASKS = {
     "none": {},

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from sdpa_course import with_numpy
 
+pytestmark = pytest.mark.filterwarnings("error")  # a NumPy warning is a mistake of ours
+
 HALF, EPS = np.finfo(np.float16).eps, np.finfo(np.float64).eps
 seeds = st.integers(0, 2**32 - 4)
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sdpa_course import with_numpy as ours
 from sdpa_course.formulas import score_cost
 
+pytestmark = pytest.mark.filterwarnings("error")  # a NumPy warning is a mistake of ours
+
 sizes = st.integers(1, 5)
 seeds = st.integers(0, 2**32 - 1)
 

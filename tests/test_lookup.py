@@ -8,6 +8,8 @@ from helpers import normal, rounding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.filterwarnings("error")  # a NumPy warning is a mistake of ours
+
 seeds = st.integers(0, 10**6)
 
 

@@ -6,6 +6,8 @@ from helpers import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.filterwarnings("error")  # a NumPy warning is a mistake of ours
+
 length = st.integers(0, 6)
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from sdpa_course import formulas
 
+pytestmark = pytest.mark.filterwarnings("error")  # a NumPy warning is a mistake of ours
+
 
 def projections(d_model=12, n_heads=3, d_k=4, d_v=5, d_context=12, n_kv_heads=3, d_out=12, seed=0):
     shapes = [

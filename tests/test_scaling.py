@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sdpa_course import with_numpy as ours
 from sdpa_course.formulas import INITIALISATIONS
 
+pytestmark = pytest.mark.filterwarnings("error")  # a NumPy warning is a mistake of ours
+
 
 @settings(max_examples=30)
 @given(d_k=st.integers(1, 300), seed=st.integers(0, 1000))

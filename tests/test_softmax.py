@@ -12,6 +12,8 @@ from hypothesis.extra import numpy as arrays
 
 from sdpa_course import with_numpy as ours
 
+pytestmark = pytest.mark.filterwarnings("error")  # a NumPy warning is a mistake of ours
+
 scores = arrays.arrays(
     np.float64, st.tuples(st.integers(1, 4), st.integers(1, 7)), elements=st.floats(-1e4, 1e4)
 )

@@ -123,7 +123,7 @@ def soft_cap(scores: Array, softcap: float) -> Array:
 def mask_scores(scores: Array, visible: BoolArray | None, bias: Array | None = None) -> Array:
     """The scores plus the bias, and -inf wherever a query may not attend, NaN or not."""
     if bias is not None:
-        scores = scores + np.where(bias == -np.inf, 0, bias)  # (..., L, S)
+        scores = scores + np.where(bias == -np.inf, 0, bias)  # (..., L, S); inf - inf would warn
     if visible is not None:
         scores = np.where(visible, scores, -np.inf)  # (..., L, S)
     return scores

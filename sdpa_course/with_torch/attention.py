@@ -133,7 +133,7 @@ def soft_cap(scores: Tensor, softcap: float) -> Tensor:
 def mask_scores(scores: Tensor, visible: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """The scores plus the bias, and -inf wherever a query may not attend, NaN or not."""
     if bias is not None:
-        scores = scores + torch.where(bias == -torch.inf, 0, bias)  # (..., L, S)
+        scores = scores + bias  # (..., L, S)
     if visible is not None:
         scores = torch.where(visible, scores, -torch.inf)  # (..., L, S)
     return scores
