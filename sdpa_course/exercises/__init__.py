@@ -46,7 +46,7 @@ def all_exercises() -> tuple[Exercise, ...]:
 
 
 def find(name: Any) -> Exercise:
-    """The exercise called ``concept.name``, or ``name`` alone, or the one a function is named after.
+    """The exercise called ``concept.name`` or ``name``, or the one a function is named after.
 
     Raises LookupError, with the nearest names, when there is none.
     """

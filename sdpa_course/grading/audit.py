@@ -18,7 +18,7 @@ from .answers import check_answer
 from .call import LocalRunner, plain
 from .compare import MATCH, SEPARATION, distance, outcome_distance, tolerance
 from .diagnose import outcome_of
-from .exercise import Exercise, Fault, Probe
+from .exercise import Exercise, Fault, Fit, Probe
 from .grade import grade
 from .report import Report
 
@@ -68,6 +68,12 @@ def trials(exercise: Exercise, most_pairs: int = 10_000, most_triples: int = 0) 
         yield trial("solution", f"{i}: {note or backend or 'the first'}", "passed", report)
     for fault in exercise.faults:
         yield trial("fault", fault.id, fault.id, judge(exercise, fault))
+    for fit in exercise.fits:
+        value = unlisted(exercise, fit)
+        fault = Fault(fit.id, "", switches={fit.switch: fit.setting(value)})
+        report = judge(exercise, fault)
+        wanted = verdict(report) if equal_programs(exercise, (fault,), report) else fit.id
+        yield trial("fitted", f"{fit.id}: {value:.4g}", wanted, report)
     for kind, size, most in (("pair", 2, most_pairs), ("triple", 3, most_triples)):
         for faults in spread(list(exercise.combinations(size)) if most else [], most):
             names = " ".join(sorted(f.id for f in faults))
@@ -76,6 +82,14 @@ def trials(exercise: Exercise, most_pairs: int = 10_000, most_triples: int = 0) 
             if again != names and equal_programs(exercise, faults, report):
                 names = again  # another set of mistakes that is the same function
             yield Trial(exercise.id, kind, " + ".join(f.id for f in faults), names, again)
+
+
+def unlisted(exercise: Exercise, fit: Fit) -> float:
+    """A wrong setting of a continuous switch that no fault declares."""
+    right = fit.right(exercise.dims())
+    if fit.integer:
+        return fit.grid[-1]
+    return 1.7 * right if np.isfinite(right) and right else 1.1 * fit.grid[len(fit.grid) // 3]
 
 
 def spread(all_of_them: list[Any], most: int) -> Iterator[Any]:
