@@ -37,7 +37,7 @@ def gradient_by_size(
             ax.plot(sizes, measured, marker=MARKERS[i], color=COLOURS[i], label=name)
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")
-        label(ax, "$d_k$", "", f"scale {scale}")
+        label(ax, "$d_k$", "", f"scale {written(scale)}")
     grid[0, 0].set_ylabel("length of the gradient at a query")
     grid[0, 0].legend(loc="lower left")
     return figure
@@ -55,6 +55,11 @@ def agreeing_scores(
             ax.plot(sizes, mean, marker=MARKERS[i], color=COLOURS[i], label=f"ρ = {rho:g}")
         ax.axhline(0, color=INK, linewidth=0.6)
         ax.set_xscale("log", base=2)
-        label(ax, "$d_k$", "score, mean ± standard deviation", f"scale {scale}")
+        label(ax, "$d_k$", "score, mean ± standard deviation", f"scale {written(scale)}")
     grid[0, 0].legend(loc="upper left")
     return figure
+
+
+def written(scale: str) -> str:
+    """The scale's name in mathematical type."""
+    return {"1/√d_k": r"$1/\sqrt{d_k}$", "1/d_k": "$1/d_k$"}.get(scale, scale)
