@@ -115,11 +115,14 @@ class Solution:
     note: str = ""
     backend: str = "numpy"
     shown: bool = True
+    name: str = ""
 
     @property
     def source(self) -> str:
-        """The solution as the learner would have typed it."""
-        return self.function if isinstance(self.function, str) else source_of(self.function)
+        """The solution as the learner would have typed it, under the learner's name."""
+        if isinstance(self.function, str):
+            return self.function
+        return source_of(self.function, self.name)
 
 
 @dataclass(frozen=True)
@@ -304,7 +307,7 @@ class Exercise:
         """Decorate a right solution; ``shown=False`` for one that only has to be accepted."""
 
         def add(function: Any) -> Any:
-            self.solutions.append(Solution(function, note, backend, shown))
+            self.solutions.append(Solution(function, note, backend, shown, self.name))
             return function
 
         if callable(note):
@@ -380,14 +383,16 @@ class Exercise:
     def stub_source(self) -> str:
         """What stands in the cell before the learner types anything."""
         if self.stub_function is not None:
-            return source_of(self.stub_function)
+            return source_of(self.stub_function, self.name)
         blank = '""' if self.kind in ("quiz", "parsons") else "None"
         return f"{self.name} = {blank}  # your answer\n"
 
 
-def source_of(function: Callable[..., Any]) -> str:
-    """The source of a function without its decorators, at the left margin."""
+def source_of(function: Callable[..., Any], name: str = "") -> str:
+    """The source of a function without its decorators, at the left margin, under this name."""
     source = textwrap.dedent(inspect.getsource(function))
-    tree = ast.parse(source)
-    start = tree.body[0].lineno  # type: ignore[attr-defined]
-    return "\n".join(source.splitlines()[start - 1 :]) + "\n"
+    start = ast.parse(source).body[0].lineno
+    lines = source.splitlines()[start - 1 :]
+    if name:
+        lines[0] = lines[0].replace(f"def {function.__name__}(", f"def {name}(", 1)
+    return "\n".join(lines) + "\n"

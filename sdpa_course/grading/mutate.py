@@ -130,6 +130,7 @@ def try_mutants(exercise: Exercise, solution: Solution) -> Iterator[Mutant]:
     original = ast.unparse(ast.parse(solution.source)).splitlines()
     for _, tree in mutants_of(solution.source):
         namespace = dict(function.__globals__)
+        namespace.pop(exercise.name, None)  # the declaration may be called so too
         exec(compile(tree, "<mutant>", "exec"), namespace)
         changed = ast.unparse(tree).splitlines()
         line = next((i for i, (a, b) in enumerate(zip(original, changed)) if a != b), 0)  # noqa: B905
