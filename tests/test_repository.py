@@ -79,6 +79,14 @@ def test_notebooks_are_in_canonical_form(path):
     assert nb.problems(path) == []
 
 
+def test_every_page_is_in_the_table_of_contents():
+    contents = re.findall(r"^\s*(?:- file|root): (\S+)", (ROOT / "book/_toc.yml").read_text(), re.M)
+    pages = [
+        p for p in tracked_files() if p.parent == ROOT / "book" and p.suffix in (".md", ".ipynb")
+    ]
+    assert sorted(contents) == sorted(page.stem for page in pages)
+
+
 def test_stripping_is_idempotent_and_keeps_what_a_reader_sees(tmp_path):
     path = tmp_path / "trial.ipynb"
     path.write_text(json.dumps(RAW_NOTEBOOK))
