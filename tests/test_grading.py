@@ -164,6 +164,7 @@ def test_three_mistakes_at_once_are_all_named(attend):
         (lambda q, k, v: (q.shape[-1] * k.shape[-2]) ** -0.5, "1/(√S·√d_k)"),
         (lambda q, k, v: q.shape[-1] ** -0.25, "1/d_k^¼"),
         (lambda q, k, v: 0.37, "0.37"),
+        (lambda q, k, v: 0.3 * q.shape[-1] ** -0.5, "0.3/√d_k"),
         (lambda q, k, v: -(q.shape[-1] ** -0.5), "-1/√d_k"),
     ],
 )

@@ -143,6 +143,26 @@ def name_value(
             math.isclose(formula(d), v, rel_tol=1e-5) for d, v in zip(dims, values, strict=True)
         ):
             return text, formula
+    if len(values) >= 3:  # two numbers fit too many a product
+        return constant_times_power(values, dims, names)
+    return None
+
+
+def constant_times_power(
+    values: Sequence[float], dims: Sequence[Dims], names: Sequence[str]
+) -> tuple[str, Callable[[Dims], float]] | None:
+    """A number of the learner's own choice times a power of one dimension.
+
+    >>> dims = [{"d_k": 9}, {"d_k": 25}, {"d_k": 49}]
+    >>> constant_times_power([0.1, 0.06, 0.3 / 7], dims, ["d_k"])[0]
+    '0.3/√d_k'
+    """
+    for name in names:
+        for power in (-0.5, 0.5, -1.0, 1.0, -0.25, 0.25):
+            constants = [v / d[name] ** power for v, d in zip(values, dims, strict=True)]
+            same = all(math.isclose(c, constants[0], rel_tol=1e-5) for c in constants)
+            if same and len({d[name] for d in dims}) >= 3:
+                return written(constants[0], {name: power}), _product(constants[0], {name: power})
     return None
 
 
@@ -184,7 +204,7 @@ def written(factor: float, powers: Mapping[str, float]) -> str:
         below.insert(0, "2") if below else below.append("2")
     elif size != 1.0:
         above.insert(
-            0, {2.0: "2", math.log2(math.e): "log₂e", math.log(2): "ln 2"}.get(size, f"{size:g}")
+            0, {2.0: "2", math.log2(math.e): "log₂e", math.log(2): "ln 2"}.get(size, f"{size:.4g}")
         )
     top = "·".join(above) or "1"
     bottom = "·".join(below)
