@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sdpa_course.grading.exercise import Exercise, Fit, Solution
-from sdpa_course.grading.properties import keys_may_be_permuted, rows_sum_to_one
+from sdpa_course.grading.properties import rows_sum_to_one
 
 CHAPTER = "02-scaling"
 WRONG_ROOT = f"{CHAPTER}#the-wrong-root"
@@ -36,11 +36,10 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
         "scale.forgotten",
         "Your scores are not scaled: you return Q Kᵀ, or weights made from it.",
         why="A score is a sum of d_k products, so its standard deviation is √d_k. A factor that"
-        " stands outside"
-        " the exponential cancels when the weights are normalised, which comes to the same.",
+        " stands outside the exponential cancels when the weights are normalised, which comes to"
+        " the same.",
         hint="Which number takes the size of a sum of d_k products back to the size of one of"
-        " them? Apply it"
-        " to the scores, before the exponential.",
+        " them? Apply it to the scores, before the exponential.",
         hidden="d_k = 1",
         cite="huggingface/blog PR#2893",
         link=NO_SCALE,
@@ -49,11 +48,9 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
     exercise.fault(
         "scale.sqrt_d_model",
         "You divide by √d_model, the width of all heads together; each score was summed over the"
-        " d_k numbers"
-        " of one head.",
+        " d_k numbers of one head.",
         why="With H heads your scores are √H times too small, so the weights are too flat. A"
-        " model still trains,"
-        " which is why this lives for years.",
+        " model still trains, which is why this lives for years.",
         hint="How many products does one entry of q @ kᵀ add up, in one head?",
         hidden="one head",
         cite="lucidrains/vit-pytorch#65; karpathy/ng-video-lecture PR#6; pbloem/former@0b15530",
@@ -63,15 +60,12 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
     exercise.fault(
         "scale.d_k",
         "You divide by d_k and not by its square root. Either the root is missing, or the scale"
-        " √d_k is applied"
-        " twice.",
+        " √d_k is applied twice.",
         why="The standard deviation grows as √d_k; dividing by d_k leaves scores of size 1/√d_k"
-        " and nearly"
-        " uniform weights. (1/d_k is a choice some models make on purpose; this exercise asks for"
-        " 1/√d_k.)",
+        " and nearly uniform weights. (1/d_k is a choice some models make on purpose; this"
+        " exercise asks for 1/√d_k.)",
         hint="Is the variance of a score d_k, or its standard deviation? Does anything scale the"
-        " query before"
-        " the product as well?",
+        " query before the product as well?",
         hidden="d_k = 1",
         cite="huggingface/transformers PR#38290; AI-Hypercomputer/maxtext#3138",
         link=TWICE,
@@ -80,8 +74,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
     exercise.fault(
         "scale.multiplied",
         "You multiply the scores by √d_k, or divide them by 1/√d_k, which is the same. They"
-        " should be divided"
-        " by √d_k.",
+        " should be divided by √d_k.",
         why="The scores come out d_k times too large and the softmax turns them into almost"
         " one-hot rows.",
         hint="Is your factor larger or smaller than 1? Scores should get smaller.",
@@ -103,8 +96,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
     exercise.fault(
         "scale.precedence_inline",
         "You multiply by 1/(2·d_k): in Python, `d ** -1/2` means `(d ** -1)/2`, and `s / d **"
-        " 1/2` means"
-        " `(s / d)/2`.",
+        " 1/2` means `(s / d)/2`.",
         why="Power binds tighter than division, and division goes from left to right.",
         hint="Put the exponent in brackets, or write it as a decimal number.",
         cite="mkara44/transunet_pytorch#4",
@@ -114,8 +106,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
     exercise.fault(
         "scale.precedence_multiplied",
         "You multiply by d_k/2: `d ** 1/2` means `(d ** 1)/2` in Python, and the scores should be"
-        " divided by the"
-        " root, not multiplied.",
+        " divided by the root, not multiplied.",
         why="Power binds tighter than division; and scores that a long sum made large must get"
         " smaller.",
         hint="Two things: the brackets of the exponent, and the direction.",
@@ -128,8 +119,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
         "You divide by √S, the root of the number of keys; the scores came from sums of d_k"
         " numbers.",
         why="The number of keys says how many scores there are, not how large each one is. Your"
-        " result changes"
-        " when a key is added.",
+        " result changes when a key is added.",
         hint="Which axis of q and k does the product sum over?",
         hidden="S = d_k",
         cite="lucidrains/denoising-diffusion-pytorch#265 (the confusion)",
@@ -139,8 +129,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
     exercise.fault(
         "scale.sqrt_queries",
         "You divide by √L, the root of the number of queries (axis -2 of q); the scores came from"
-        " sums of d_k"
-        " numbers (axis -1).",
+        " sums of d_k numbers (axis -1).",
         why="The same query would get other weights in a longer batch of queries.",
         hint="Which axis of q does the product sum over?",
         hidden="L = d_k",
@@ -152,8 +141,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
         "scale.sqrt_axis_1",
         "You divide by the root of q.shape[1]; with heads in front, that axis holds the heads.",
         why="Counted from the front, an axis moves when a batch or head axis is added. Counted"
-        " from the back, -1"
-        " is always d_k.",
+        " from the back, -1 is always d_k.",
         hint="Count the axis from the back.",
         hidden="no leading axes",
         link=LENGTH,
@@ -173,8 +161,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
         "You take the root of d_k rounded up to a multiple of 8; the padding adds nothing to the"
         " sum.",
         why="Zeros added to make a size convenient for hardware do not change a score, so they"
-        " must not change"
-        " its scale.",
+        " must not change its scale.",
         hint="Use the size before padding.",
         hidden="d_k a multiple of 8",
         cite="tile-ai/tilelang-ascend PR#1670",
@@ -186,8 +173,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
         "You divide each score by |q|·|k|: that is the cosine, which also forgets how long the"
         " vectors are.",
         why="√d_k is the *typical* length of a query with components of variance 1. Dividing by"
-        " the actual"
-        " lengths is another operation, used with a learned temperature as QK-norm.",
+        " the actual lengths is another operation, used with a learned temperature as QK-norm.",
         hint="The divisor is one number for the whole layer.",
         link=WRONG_ROOT,
         factor=lambda q, k, v=None: 1 / (lengths(q)[..., :, None] * lengths(k)[..., None, :]),
@@ -195,8 +181,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
     exercise.fault(
         "scale.measured_std",
         "You divide by the standard deviation that you measure in the scores; the formula divides"
-        " by the"
-        " constant √d_k.",
+        " by the constant √d_k.",
         why="A measured divisor makes every weight depend on all other queries in the call.",
         hint="The divisor depends on a shape, not on the numbers.",
         link=WRONG_ROOT,
@@ -218,8 +203,7 @@ def add_wrong_factors(exercise: Exercise, has_values: bool) -> None:
             "scale.factor",
             "factor",
             "Your scores are multiplied by {found} (here {value}); the formula multiplies them by"
-            " 1/√d_k"
-            " (here {right}).",
+            " 1/√d_k (here {right}).",
             right=lambda dims: dims["d_k"] ** -0.5,
             setting=lambda value: lambda q, k, v=None: value,
             why="One factor explains all your numbers, and it is not the one in the formula.",
@@ -255,8 +239,7 @@ def add_wrong_keys(exercise: Exercise) -> None:
     exercise.fault(
         "scores.key_reshaped",
         "You reshape k to (…, d_k, S) where it must be transposed: the numbers of one key end up"
-        " in several"
-        " columns.",
+        " in several columns.",
         why="A reshape keeps the order in memory and only cuts it at other places.",
         hint="Swap the last two axes.",
         hidden="never by its shape",
@@ -297,8 +280,8 @@ your number. The check draws 20,000 pairs and measures it; 5 % is close enough.
     tolerance=0.05,
     hints=("Start with one product q_i k_i of two independent numbers with mean 0.",),
     reason="A uniform number on [-1, 1] has variance 1/3. A product of two independent numbers"
-    " with mean 0 has the"
-    " product of their variances, 1/9. The score is a sum of 48 independent such products: 48/9.",
+    " with mean 0 has the product of their variances, 1/9. The score is a sum of 48 independent"
+    " such products: 48/9.",
     question="What would √d_k have to become for the scaled score to have variance 1 here?",
 )
 
@@ -347,8 +330,7 @@ score_variance_of_uniform.wrong(
     1 / 9,
     "variance.after_scaling",
     "1/9 is the variance of one product, or of the score after division by √48. The unscaled"
-    " score is a sum of"
-    " 48 such products.",
+    " score is a sum of 48 such products.",
     hint="How many products are added?",
     link=f"{CHAPTER}#the-formula",
 )
@@ -484,8 +466,7 @@ which_root.option(
     "B",
     "Embeddings are multiplied by √512; scores are divided by √64.",
     "Yes. The first makes embeddings as large as the positions that are added to them; the second"
-    " undoes the"
-    " growth of a sum of 64 products. They have nothing to do with each other.",
+    " undoes the growth of a sum of 64 products. They have nothing to do with each other.",
     right=True,
 )
 which_root.option(
@@ -493,15 +474,13 @@ which_root.option(
     "Scores are divided by √512 because embeddings were multiplied by √512, and the two must"
     " cancel.",
     "They do not meet: projections, and usually a normalisation, lie between them. A score is a"
-    " sum over"
-    " the 64 numbers of one head.",
+    " sum over the 64 numbers of one head.",
 )
 which_root.option(
     "D",
     "Scores are divided by √100, since a longer text has more of them.",
     "How many scores there are does not change how large one of them is. √L would make weights"
-    " depend on how"
-    " many queries happen to be computed together.",
+    " depend on how many queries happen to be computed together.",
 )
 
 
@@ -627,11 +606,11 @@ the scores here are small.
         "Each row of the weights belongs to one query. Which axis runs over the keys?",
     ),
     reason="The scale belongs to the scores, because it undoes the growth of the sum that made"
-    " them; the softmax runs over"
-    " the keys, because each query shares out one unit of weight among them.",
+    " them; the softmax runs over the keys, because each query shares out one unit of weight"
+    " among them.",
     question="Your v could have any d_v. Which of your lines would notice?",
     next="Masks and the whole operation: chapters 04 and 05.",
-    properties=(rows_sum_to_one(part=1), keys_may_be_permuted("k", "v")),
+    properties=(rows_sum_to_one(part=1),),
 )
 
 
@@ -969,12 +948,10 @@ has variance 1.
     goals={"factor": "unscaled scores with variance 1"},
     hints=(
         "First choose the factor that gives the components of a query variance 1. Then ask what"
-        " else must be"
-        " divided out.",
+        " else must be divided out.",
     ),
     reason="1/√d_model gives query components of variance 1, as for W_K; a further 1/√d_k is the"
-    " scale, moved from the scores into"
-    " the matrix: standard deviation 1/√(d_model·d_k).",
+    " scale, moved from the scores into the matrix: standard deviation 1/√(d_model·d_k).",
     question="The function at initialisation is the same. Is one gradient step the same too?",
     backends=("numpy", "torch"),
 )
@@ -1291,8 +1268,7 @@ the *scaled* scores do. Not every line is needed. Set `scale_in_half` to the let
     },
     hints=("What is the largest number on the way, and when does it appear?",),
     reason="The product of unscaled vectors can pass 65504 before the division brings it back."
-    " Scaled first, no number on the way is"
-    " larger than it has to be.",
+    " Scaled first, no number on the way is larger than it has to be.",
     question="float32 goes up to 3·10³⁸. Does the order matter there?",
 )
 
@@ -1379,15 +1355,13 @@ what_the_scale_does.option(
     "A",
     "It brings the variance of the scores to 1 in any model.",
     "Only if the components of q and k have variance 1. Common initialisations give from less"
-    " than 0.1 to more"
-    " than 3.",
+    " than 0.1 to more than 3.",
 )
 what_the_scale_does.option(
     "B",
     "It keeps the softmax in its sensitive region all through training.",
     "The scale is a constant, and W_Q and W_K are free to grow. A few dozen steps of training"
-    " take the scores out"
-    " of that region.",
+    " take the scores out of that region.",
 )
 what_the_scale_does.option(
     "C",
@@ -1399,9 +1373,8 @@ what_the_scale_does.option(
 what_the_scale_does.option(
     "D",
     "Without it, the average gradient at d_k = 64 all but vanishes.",
-    "The average is *larger* without it, by more than ten times, and so is the median; a part of"
-    " the rows goes"
-    " silent. At d_k = 512 most of them do.",
+    "The average is *larger* without it, several times over, and so is the median; a part of the"
+    " rows goes silent. At d_k = 512 most of them do.",
 )
 
 

@@ -30,7 +30,7 @@ def gradient_by_size(
     sizes: Sequence[int], norms: Mapping[str, Sequence[tuple[float, float, float]]]
 ) -> Figure:
     """RMS, median and tenth percentile of the gradient's length per row, one panel per scale."""
-    figure, grid = axes(len(norms), width=3.3, height=3.3, sharey=True)
+    figure, grid = axes(len(norms), width=2.7, height=3.1, sharey=True)
     for ax, (scale, rows) in zip(grid[0], norms.items(), strict=True):
         for i, name in enumerate(("root mean square", "median row", "10th percentile")):
             measured = [row[i] for row in rows]
@@ -47,7 +47,7 @@ def agreeing_scores(
     sizes: Sequence[int], moments: Mapping[str, Mapping[float, Sequence[tuple[float, float]]]]
 ) -> Figure:
     """Mean ± standard deviation of scaled scores over d_k, one panel per scale, a band per ρ."""
-    figure, grid = axes(len(moments), width=3.9, height=3.3)
+    figure, grid = axes(len(moments), width=3.7, height=3.2)
     for ax, (scale, by_rho) in zip(grid[0], moments.items(), strict=True):
         for i, (rho, rows) in enumerate(by_rho.items()):
             mean, std = np.array(rows).T
