@@ -1,7 +1,11 @@
 """Fixtures of the tests."""
 
+import os
+
 import pytest
 from helpers import Backend
+
+os.environ["SDPA_PROGRESS"] = "off"  # a test is no attempt of the learner
 
 
 @pytest.fixture(scope="session", params=["numpy", "torch"])

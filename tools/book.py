@@ -110,7 +110,9 @@ def build_environment() -> dict:
     profile = BUILD / "ipython" / "profile_default"
     profile.mkdir(parents=True, exist_ok=True)
     (profile / "ipython_config.py").write_text('c.InteractiveShell.xmode = "Minimal"\n')
-    return {**os.environ, "PYTHONUTF8": "1", "IPYTHONDIR": str(BUILD / "ipython")}
+    # Building the book is no attempt of the learner.
+    progress = {"SDPA_PROGRESS": "off"}
+    return {**os.environ, **progress, "PYTHONUTF8": "1", "IPYTHONDIR": str(BUILD / "ipython")}
 
 
 def book_files() -> list:

@@ -34,6 +34,7 @@ def main() -> None:
         sys.exit(f"No check is called {', '.join(sorted(unknown))}.\n{__doc__}")
 
     os.chdir(ROOT)
+    os.environ["SDPA_PROGRESS"] = "off"  # a test is no attempt of the learner
     step, outcomes = Steps("test", len(wanted)), {}
     for name in wanted:
         step(f"{name}: {checks[name].__doc__}")

@@ -14,6 +14,7 @@ PATH is a notebook or a folder. The .ipynb is the only source kept in the reposi
 
 import argparse
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -43,6 +44,7 @@ NOT_REPEATABLE = {
 
 
 def main() -> None:
+    os.environ["SDPA_PROGRESS"] = "off"  # running a chapter is no attempt of the learner
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ def setup(app):
     app.connect("builder-inited", copy_mathjax)
     app.connect("source-read", skip_torch_cells_without_torch)
     app.connect("config-inited", drop_thebe)
+    app.connect("html-page-context", link_reports_to_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -54,6 +56,12 @@ def drop_thebe(app, config):
             if listener.handler.__module__.partition(".")[0] != "sphinx_thebe"
         ]
     app.registry.css_files = [css for css in app.registry.css_files if "thebe" not in css[0]]
+
+
+def link_reports_to_pages(app, pagename, templatename, context, doctree):
+    """A report links to a chapter's notebook, which in the book is a page."""
+    if body := context.get("body"):
+        context["body"] = re.sub(r'href="\.\./book/([\w-]+)\.ipynb', r'href="\1.html', body)
 
 
 def skip_torch_cells_without_torch(app, docname, source):

@@ -172,6 +172,10 @@ def refusals(exercise: Exercise) -> Iterator[str]:
             count = sum(s.backend == backend for s in exercise.solutions)
             if count < 2:
                 yield f"{exercise.id}: {count} right solutions in {backend}, expected at least 2"
+    for holds in exercise.properties:
+        for probe in [p for p in exercise.probes if p.dims]:
+            if (sentence := holds(LocalRunner(exercise.run), probe)) is not None:
+                yield f"{exercise.id}: the reference itself is said to fail: {sentence}"
     if not exercise.faults:
         yield f"{exercise.id}: no mistake is declared"
     if len({f.id for f in exercise.faults}) < len(exercise.faults):

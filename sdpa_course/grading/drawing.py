@@ -33,6 +33,14 @@ def draw_example(expected: Any, actual: Any) -> str:
     )
 
 
+def short(value: float) -> str:
+    """A number that fits into a cell."""
+    if not np.isfinite(value):
+        return str(value)
+    text = np.format_float_positional(value, precision=2, trim="-")
+    return text if len(text) <= 6 else f"{value:.0e}"
+
+
 def matrix(x: Any) -> np.ndarray | None:
     """The last two axes of the first entry, if that is a small matrix of numbers."""
     if isinstance(x, tuple):
@@ -57,6 +65,6 @@ def drawn(m: Any, x0: int, label: str, low: float, high: float) -> str:
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" stroke="#777" '
                 f'fill="hsl(210 60% {light}%)"/><text x="{x + CELL // 2}" y="{y + CELL // 2 + 4}" '
-                f'text-anchor="middle" fill="{ink}">{value:.3g}</text>'
+                f'text-anchor="middle" fill="{ink}">{short(value)}</text>'
             )
     return "".join(parts)

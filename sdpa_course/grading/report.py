@@ -79,7 +79,7 @@ class Report:
         for fault in self.mistakes:
             lines += ["", f"  {fault.says}  [{fault.id}]"]
             lines += [f"  {fault.why}"] if fault.why else []
-            lines += [f"  Read: {fault.link}"] if fault.link and fault.link != self.link else []
+            lines += [f"  Read: {place(fault.link)}"] if fault.link not in ("", self.link) else []
         if self.raised:
             lines += ["", f"  {self.raised.type}: {self.raised.message}"]
             lines += [f"    {line}" for line in self.raised.trace.splitlines()]
@@ -90,7 +90,7 @@ class Report:
             lines += ["", "  The smallest input that shows it:"]
             lines += [f"    {line}" for line in example_as_text(self.example)]
         if self.link and self.status in ("failed", "error"):
-            lines += ["", f"  Read: {self.link}"]
+            lines += ["", f"  Read: {place(self.link)}"]
         lines += [f"  {self.advice}"] if self.advice else []
         return "\n".join(lines)
 
@@ -105,10 +105,10 @@ class Report:
         if goals:
             parts.append(f'<ul style="list-style: none; padding-left: 1em">{"".join(goals)}</ul>')
         for fault in self.mistakes:
-            read = f" Read: {e(fault.link)}." if fault.link and fault.link != self.link else ""
+            read = f" Read: {anchor(fault.link)}." if fault.link not in ("", self.link) else ""
             parts.append(
                 f"<p><strong>{e(fault.says)}</strong> {e(fault.why)}{read} "
-                f"<code>{e(fault.id)}</code></p>"
+                f'<a href="../book/field-guide.ipynb#{e(fault.id)}"><code>{e(fault.id)}</code></a></p>'
             )
         if self.raised:
             trace = f"<pre>{e(self.raised.trace)}</pre>" if self.raised.trace else ""
@@ -123,7 +123,7 @@ class Report:
             parts.append(f"<pre>{e(chr(10).join(example_as_text(self.example)))}</pre>")
             parts.append(draw_example(self.example.expected, self.example.actual.value))
         if self.link and self.status in ("failed", "error"):
-            parts.append(f"<p>Read: {e(self.link)}</p>")
+            parts.append(f"<p>Read: {anchor(self.link)}</p>")
         if self.advice:
             parts.append(f"<p>{e(self.advice)}</p>")
         return (
@@ -136,6 +136,19 @@ class Report:
 
     def _repr_html_(self) -> str:
         return self.to_html()
+
+
+def place(link: str) -> str:
+    """Where the book says more: "02-scaling, the wrong root"."""
+    page, _, slug = link.partition("#")
+    return ", ".join([page, *([slug.replace("-", " ")] if slug else [])])
+
+
+def anchor(link: str) -> str:
+    """The same as a link to the chapter's notebook; the book turns it into one to its page."""
+    page, _, slug = link.partition("#")
+    target = html.escape(f"../book/{page}.ipynb" + (f"#{slug}" if slug else ""))
+    return f'<a href="{target}">{html.escape(place(link))}</a>'
 
 
 def example_as_text(example: Example) -> list[str]:
