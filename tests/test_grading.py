@@ -289,7 +289,7 @@ def habit_cases():
     def remembers(q, k, v):
         calls.append(1)
         output, weights = attention_with()(q, k, v)
-        return output + (len(calls) > 3), weights
+        return output + (len(calls) > 4), weights
 
     def float32(q, k, v):
         return tuple(x.astype(np.float32) for x in attention_with()(q, k, v))
