@@ -12,9 +12,7 @@ from .exercise import Probe
 
 FAR = math.inf
 MATCH = 1e-6  # relative; how closely a fault must reproduce a learner's output to be named
-EPSILON = (
-    2e-9  # a right answer with a small constant, such as 1e-9 in a denominator, is this far off
-)
+EPSILON = 2e-8  # how far a right answer may be off by a constant such as 1e-8 in a denominator
 SEPARATION = 1000  # right and wrong, and any two faults, differ by this many tolerances
 
 
