@@ -37,7 +37,7 @@ def kill_table(exercises: Iterable[Exercise], most_pairs: int = 30) -> Html:
         f'<th scope="col">{title}</th>'
         for title in ("Exercise", "Kind", "Right, accepted", "Mistakes", "Pairs", "Mutants")
     )
-    return Html(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+    return table(head, rows)
 
 
 def kill_row(exercise: Exercise, most_pairs: int) -> str:
@@ -72,6 +72,23 @@ def share(tried: list[Trial], *kinds: str) -> str:
     return f"{sum(t.holds for t in among)} of {len(among)}" if among else ""
 
 
+def index_table(exercises: Iterable[Exercise]) -> Html:
+    """Every exercise with its kind and the backends in which it may be solved."""
+    rows = "".join(
+        f'<tr><th scope="row"><code>{e.id}</code></th><td>{html.escape(e.title)}</td>'
+        f"<td>{e.kind}</td><td>{' or '.join(e.backends)}</td></tr>"
+        for e in exercises
+    )
+    head = "".join(f'<th scope="col">{x}</th>' for x in ("Exercise", "Asks", "Kind", "In"))
+    return table(head, rows)
+
+
+def table(head: str, rows: str) -> Html:
+    return Html(
+        f'<table class="sdpa-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    )
+
+
 def field_guide(exercises: Iterable[Exercise]) -> Html:
     """Every mistake of these exercises with its smallest wrong output beside the right one.
 
@@ -86,7 +103,7 @@ def field_guide(exercises: Iterable[Exercise]) -> Html:
 
 def entry(exercise: Exercise, fault: Fault) -> str:
     parts = [
-        f'<section id="{fault.id}"><h3><code>{fault.id}</code></h3>',
+        f'<section id="{fault.id}" class="sdpa-table"><h3><code>{fault.id}</code></h3>',
         f"<p><strong>{html.escape(fault.says)}</strong> {html.escape(fault.why)}</p>",
     ]
     found = smallest_failure(exercise, LocalRunner(exercise.variant(fault)))
