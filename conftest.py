@@ -15,6 +15,8 @@ settings.register_profile("course", deadline=None, print_blob=True)  # a busy ma
 settings.register_profile("ci", parent=settings.get_profile("course"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "course")
 
+os.environ["SDPA_PROGRESS"] = "off"  # tests and notebooks leave a learner's progress alone
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread each, since the workers already use every core
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -141,7 +141,7 @@ def record_hint(exercise_id: str, text: str = "") -> bool:
 
 
 def summary() -> dict[str, dict[str, Any]]:
-    """Exercise → its attempts, whether it was ever passed, its last status, when a review is due."""
+    """Exercise → its attempts, whether it ever passed, its last status, when a review is due."""
     by_exercise: dict[str, list[Attempt]] = {}
     for attempt in attempts():
         by_exercise.setdefault(attempt.exercise, []).append(attempt)
@@ -269,16 +269,17 @@ class Database:
     def add(self, *entries: Attempt | Hint) -> None:
         with self.opened() as db, writing(db):
             for e in entries:
-                if isinstance(e, Attempt):
-                    row = (e.uid, e.exercise, e.at, e.status, json.dumps(e.faults), e.answer)
-                    db.execute("INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?)", row)
-                else:
-                    row = (e.uid, e.exercise, e.at, e.text)
-                    db.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row)
+                table = "attempts" if isinstance(e, Attempt) else "hints"
+                row = [json.dumps(x) if isinstance(x, tuple) else x for x in vars(e).values()]
+                places = ", ".join("?" * len(row))
+                db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", row)
 
     def attempts(self, exercise: str | None = None) -> list[Attempt]:
         rows = self._rows("attempts", exercise)
-        return [Attempt(*row[:4], tuple(json.loads(row[4])), row[5]) for row in rows]
+        return [
+            Attempt(uid, of, at, status, tuple(json.loads(faults)), answer)
+            for uid, of, at, status, faults, answer in rows
+        ]
 
     def hints(self, exercise: str | None = None) -> list[Hint]:
         return [Hint(*row) for row in self._rows("hints", exercise)]
