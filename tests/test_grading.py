@@ -209,6 +209,20 @@ def test_exchanged_axes_are_pointed_out(attend):
     assert "axes look exchanged" in note
 
 
+def test_a_learner_may_rename_the_arguments(attend):
+    def renamed(Q, K, V):
+        return attention_with()(Q, K, V)
+
+    def collected(*arrays):
+        return attention_with()(*arrays)
+
+    def named(**arrays):
+        return attention_with()(**arrays)
+
+    for answer in (renamed, collected, named):
+        assert check_answer(attend, answer).status == "passed"
+
+
 # -- what counts as no answer, and what as an error --------------------------------------------
 
 

@@ -6,6 +6,7 @@ hold; the tests and the book's kill table call :func:`audit`.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -172,6 +173,11 @@ def refusals(exercise: Exercise) -> Iterator[str]:
             count = sum(s.backend == backend for s in exercise.solutions)
             if count < 2:
                 yield f"{exercise.id}: {count} right solutions in {backend}, expected at least 2"
+    if exercise.stub_function and exercise.make_inputs:
+        wanted = list(inspect.signature(exercise.stub_function).parameters)
+        for probe in exercise.probes:
+            if list(probe.inputs) != wanted[: len(probe.inputs)]:
+                yield f"{exercise.id}: the inputs are not in the order of the stub: {wanted}"
     for holds in exercise.properties:
         for probe in [p for p in exercise.probes if p.dims]:
             if (sentence := holds(LocalRunner(exercise.run), probe)) is not None:

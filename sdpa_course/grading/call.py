@@ -7,6 +7,7 @@ lying ``__eq__``, an object array or a generator never gets as far as a comparis
 from __future__ import annotations
 
 import contextlib
+import inspect
 import linecache
 import signal
 import sys
@@ -81,11 +82,11 @@ class LocalRunner:
                 if ask == "gradient":
                     return Outcome(gradients(self.function, given), backend="torch")
                 if ask == "meta":
-                    self.function(**{name: on_meta(x) for name, x in given.items()})
+                    invoke(self.function, {name: on_meta(x) for name, x in given.items()})
                     return Outcome(backend="torch")
                 if ask == "calls":
                     return Outcome(called=calls_made(self.function, given, self.watch))
-                raw = self.function(**given)
+                raw = invoke(self.function, given)
                 backend = "torch" if returns_torch(raw) else "numpy"
                 returned = plain(raw)
         except TimeUp as stop:
@@ -96,6 +97,15 @@ class LocalRunner:
             return Outcome(raised=describe(error), backend=self.backend)
         changed = tuple(name for name in given if not identical(before[name], plain(given[name])))
         return Outcome(returned, None, changed, backend)
+
+
+def invoke(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Call by name where the function has these names, else in order: a learner may rename."""
+    try:
+        inspect.signature(function).bind(**given)
+    except (TypeError, ValueError):
+        return function(*given.values())
+    return function(**given)
 
 
 def plain(value: Any) -> Value:
@@ -166,7 +176,7 @@ def gradients(function: Callable[..., Any], given: Mapping[str, Any]) -> tuple[A
         for x in given.values()
         if hasattr(x, "is_floating_point") and x.is_floating_point()
     ]
-    value = function(**given)
+    value = invoke(function, given)
     parts = value if isinstance(value, (tuple, list)) else (value,)
     loss = sum((part.nan_to_num() ** 2).sum() for part in parts)
     if getattr(loss, "requires_grad", False):
@@ -202,7 +212,7 @@ def calls_made(
     previous = sys.getprofile()
     sys.setprofile(look)
     try:
-        function(**given)
+        invoke(function, given)
     finally:
         sys.setprofile(previous)
     words = getattr(getattr(function, "__code__", None), "co_names", ())

@@ -1,4 +1,4 @@
-"""Two pages of the book, made by running the grader: the kill table and the field guide to mistakes."""
+"""Pages of the book made by running the grader: kill table, field guide, index of exercises."""
 
 from __future__ import annotations
 
