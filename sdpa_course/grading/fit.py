@@ -94,7 +94,11 @@ def solve(output: Callable[[float], Any], target: Any, fit: Fit) -> float | None
     best, c = math.inf, 0.0
     for start in fit.grid:
         r = residual(start)
-        if r is not None and np.isfinite(r).all() and (gap := float(r @ r)) < best:
+        if r is None or not np.isfinite(r).all():
+            continue
+        with np.errstate(over="ignore"):
+            gap = float(r @ r)
+        if gap < best:
             best, c = gap, start
     if math.isinf(best):
         return None
