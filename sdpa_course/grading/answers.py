@@ -52,10 +52,11 @@ def check_function(
         return error(
             exercise, f"Expected a function called {exercise.name}, got {type(answer).__name__}."
         )
+    source = written_source(answer) if source is None else source
     if exercise.kind == "fix" and unchanged(exercise, answer, source):
         return not_attempted(exercise, "The function is still as it was given.")
     runner = LocalRunner(answer, backend or backend_of(exercise, answer), exercise.built_from)
-    return grade(exercise, runner, seed=seed)
+    return grade(exercise, runner, source=source, seed=seed)
 
 
 def check_order(exercise: Exercise, answer: Any) -> Report:
@@ -204,19 +205,20 @@ def mentions_torch(function: Callable[..., Any]) -> bool:
 
 def unchanged(exercise: Exercise, answer: Callable[..., Any], source: str | None) -> bool:
     """In *fix*: the code is the broken code that was given, comments and spacing apart."""
-    if source is None:
-        try:
-            source = inspect.getsource(answer)
-        except (OSError, TypeError):
-            given = exercise.stub_function.__code__ if exercise.stub_function else None
-            code = getattr(answer, "__code__", None)
-            return (
-                code is not None
-                and given is not None
-                and code.co_code == given.co_code
-                and code.co_consts == given.co_consts
-            )
-    return same_code(source, exercise.stub_source)
+    if source is not None:
+        return same_code(source, exercise.stub_source)
+    given, code = (getattr(f, "__code__", None) for f in (exercise.stub_function, answer))
+    if given is None or code is None:
+        return False
+    return (code.co_code, code.co_consts) == (given.co_code, given.co_consts)
+
+
+def written_source(answer: Any) -> str | None:
+    """What the learner wrote, as far as Python can tell."""
+    try:
+        return inspect.getsource(answer) if callable(answer) else repr(answer)
+    except (OSError, TypeError):
+        return None
 
 
 def same_code(a: str, b: str) -> bool:

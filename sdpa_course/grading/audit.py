@@ -62,6 +62,9 @@ def trials(exercise: Exercise, most_pairs: int = 10_000, most_triples: int = 0) 
         "not_attempted",
         check_answer(exercise, stub, source=exercise.stub_source),
     )
+    if exercise.kind == "fix" and stub is not None:
+        named = verdict(report := grade(exercise, LocalRunner(stub)))
+        yield trial("stub", "its mistake is named", named if report.faults else "a fault", report)
     for i, (answer, backend, note) in enumerate(right_answers(exercise)):
         report = check_answer(
             exercise, answer, backend=backend, source="" if exercise.kind == "fix" else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
 from . import progress as kept
-from .answers import check_answer
+from .answers import check_answer, written_source
 from .exercise import Exercise
 from .report import Report
 
@@ -52,7 +51,7 @@ def check(answer: Any, exercise: Any = None, *, backend: str | None = None) -> R
     found = named(exercise if exercise is not None else answer)
     report = check_answer(found, answer, backend=backend)
     if report.status != "not_attempted":
-        kept.record(found.id, report.status, report.faults, source(answer))
+        kept.record(found.id, report.status, report.faults, written_source(answer))
     return report
 
 
@@ -117,11 +116,3 @@ def named(exercise: Any) -> Exercise:
     from ..exercises import find
 
     return exercise if isinstance(exercise, Exercise) else find(exercise)
-
-
-def source(answer: Any) -> str | None:
-    """What the learner wrote, as far as Python can tell."""
-    try:
-        return inspect.getsource(answer) if callable(answer) else repr(answer)
-    except (OSError, TypeError):
-        return None

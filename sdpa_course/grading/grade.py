@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import secrets
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,11 +16,14 @@ from .habits import habits
 from .report import Report, failed, not_attempted, passed, timed_out
 
 
-def grade(exercise: Exercise, runner: Runner, *, seed: int | None = None) -> Report:
+def grade(
+    exercise: Exercise, runner: Runner, *, source: str | None = None, seed: int | None = None
+) -> Report:
     """Grade a function that ``runner`` calls, here or in a child process.
 
-    ``seed`` draws the random probes that a function must pass beside the fixed ones; left out, it
-    is another one each time.
+    ``source`` is what the learner wrote, for remarks on how a right answer is written. ``seed``
+    draws the random probes that a function must pass beside the fixed ones; left out, it is
+    another one each time.
     """
     seed = secrets.randbelow(10**6) if seed is None else seed
     outcomes: list[Outcome] = []
@@ -36,11 +41,29 @@ def grade(exercise: Exercise, runner: Runner, *, seed: int | None = None) -> Rep
     elif faults := habits(exercise, runner, outcomes, seed):
         report = failed(exercise, faults, done=reached)
     else:
-        report = passed(exercise, done=reached, notes=(NEARLY,) if nearly else ())
+        notes = (*([NEARLY] if nearly else []), *([LOOPS] if loops(exercise, source) else []))
+        report = passed(exercise, done=reached, notes=notes)
     return replace(report, backend=runner.backend)
 
 
 NEARLY = "Right, but off by a little more than rounding: a small constant in a denominator?"
+LOOPS = "Right. It loops in Python; can you write it with whole arrays?"
+
+
+def loops(exercise: Exercise, source: str | None) -> bool:
+    """True when the answer has a loop and the first solution does without."""
+
+    def has_loop(code: str) -> bool:
+        try:
+            tree = ast.parse(textwrap.dedent(code))
+        except SyntaxError:
+            return False
+        return any(
+            isinstance(node, ast.For | ast.While | ast.comprehension) for node in ast.walk(tree)
+        )
+
+    first = next((s for s in exercise.solutions if not isinstance(s.function, str)), None)
+    return bool(source and first) and has_loop(source) and not has_loop(first.source)
 
 
 def is_blank(outcome: Outcome) -> bool:

@@ -108,7 +108,8 @@ class Report:
             read = f" Read: {anchor(fault.link)}." if fault.link not in ("", self.link) else ""
             parts.append(
                 f"<p><strong>{e(fault.says)}</strong> {e(fault.why)}{read} "
-                f'<a href="../book/field-guide.ipynb#{e(fault.id)}"><code>{e(fault.id)}</code></a></p>'
+                f'<a href="../book/field-guide.ipynb#{e(fault.id)}">'
+                f"<code>{e(fault.id)}</code></a></p>"
             )
         if self.raised:
             trace = f"<pre>{e(self.raised.trace)}</pre>" if self.raised.trace else ""
