@@ -351,6 +351,19 @@ def test_a_small_constant_in_the_denominator_passes_with_a_remark(attend):
     assert "denominator" in report.notes[0]
 
 
+def test_a_right_answer_that_loops_passes_with_a_remark(attend):
+    def looping(q, k, v):
+        weights = np.empty((*q.shape[:-1], k.shape[-2]))
+        for i in range(q.shape[-2]):
+            scores = (k @ q[..., i, :, None])[..., 0] / math.sqrt(q.shape[-1])
+            weights[..., i, :] = normalised(scores)
+        return weights @ v, weights
+
+    report = check_answer(attend, looping)
+    assert report.status == "passed"
+    assert "loops in Python" in report.notes[0]
+
+
 # -- torch -----------------------------------------------------------------------------------------
 
 

@@ -63,7 +63,9 @@ def loops(exercise: Exercise, source: str | None) -> bool:
         )
 
     first = next((s for s in exercise.solutions if not isinstance(s.function, str)), None)
-    return bool(source and first) and has_loop(source) and not has_loop(first.source)
+    if source is None or first is None:
+        return False
+    return has_loop(source) and not has_loop(first.source)
 
 
 def is_blank(outcome: Outcome) -> bool:
