@@ -235,8 +235,9 @@ def loaded(name: str) -> Any:
 
 def describe(error: BaseException) -> Raised:
     """The exception with the learner's own lines, without ours above or a library's below."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [f for f in frames if not ("site-packages" in f.filename or "/lib/python" in f.filename)]
+    frames = traceback.extract_tb(error.__traceback__)
+    others = ("site-packages", "/lib/python", __file__)
+    own = [f for f in frames if not any(path in f.filename for path in others)]
     lines = []
     for frame in own[-3:]:
         text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()

@@ -36,6 +36,7 @@ def sibling(name):
     """A module beside this file, loaded without the package around it."""
     loader = SourceFileLoader(f"_grader_{name}", f"{HERE}/{name}.py")
     module = sys.modules[loader.name] = types.ModuleType(loader.name)
+    module.__file__ = loader.path
     loader.exec_module(module)
     return module
 
@@ -131,7 +132,7 @@ def described(error):
     if isinstance(error, call.TimeUp):
         return call.Raised("TimeUp", str(error))
     own = error.__traceback__
-    while own.tb_next and own.tb_next.tb_frame.f_code.co_filename == __file__:
+    while own.tb_next and own.tb_frame.f_code.co_filename == __file__:
         own = own.tb_next
     try:
         return call.describe(error.with_traceback(own))

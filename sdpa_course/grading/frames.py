@@ -24,6 +24,11 @@ LIMIT = 64 * 2**20  # bytes of one message
 HEAD = struct.Struct(">II")
 KINDS = "biuf"
 
+# Bound here, so that in a child process a changed `numpy.lib.format` or `json` changes nothing.
+to_json, from_json = json.dumps, json.loads
+write_array, read_magic = npy.write_array, npy.read_magic
+read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
 
 class BadFrame(ValueError):
     """What arrived is not a message."""
@@ -32,13 +37,13 @@ class BadFrame(ValueError):
 def encode(message: dict[str, Any]) -> bytes:
     """A message as bytes. Raises BadFrame when it holds something else, or too much."""
     arrays: list[np.ndarray] = []
-    header = json.dumps(lowered(message, arrays)).encode()
+    header = to_json(lowered(message, arrays)).encode()
     size = len(header) + sum(x.nbytes for x in arrays)
     if size > LIMIT:
         raise BadFrame(f"expected at most {LIMIT >> 20} MiB, got {size >> 20} MiB")
     out = io.BytesIO()
     for array in arrays:
-        npy.write_array(out, array, allow_pickle=False)
+        write_array(out, array, allow_pickle=False)
     body = header + out.getvalue()
     return HEAD.pack(len(body) + 4, len(header)) + body
 
@@ -65,7 +70,7 @@ def decode(body: bytes) -> dict[str, Any]:
     """The message of the bytes after the length. Raises BadFrame when they are not one."""
     try:
         size = int.from_bytes(body[:4], "big")
-        header = json.loads(body[4 : 4 + size])
+        header = from_json(body[4 : 4 + size])
         arrays = decoded_arrays(io.BytesIO(body[4 + size :]))
         message = raised_again(header, arrays)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, EOFError) as error:
@@ -80,9 +85,8 @@ def decoded_arrays(stream: io.BytesIO) -> list[np.ndarray]:
     arrays = []
     left = stream.getbuffer().nbytes
     while stream.tell() < left:
-        version = npy.read_magic(stream)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read(stream, max_header_size=2000)
+        version = read_magic(stream)
+        shape, fortran, dtype = read_header[version](stream, max_header_size=2000)
         size = math.prod(shape) * dtype.itemsize
         if dtype.kind not in KINDS or dtype.subdtype or stream.tell() + size > left:
             raise BadFrame(f"expected an array of numbers, got {dtype} of shape {shape}")

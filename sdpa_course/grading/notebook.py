@@ -125,6 +125,8 @@ def solved(
     """The notebook with a right answer to every exercise; in NumPy where there is no other."""
     answers = {exercise.id: answer_source(exercise, backend) for exercise in exercises}
     for cell in made["cells"]:
+        if cell["id"] == "imports" and backend == "torch":
+            cell["source"] = as_lines(f"{IMPORTS}\nimport torch")
         if (id := exercise_of(cell)) is not None:
             cell["source"] = as_lines(answers[id])
     return made

@@ -232,4 +232,5 @@ def error(exercise: Exercise, note: str) -> Report:
 
 
 def timed_out(exercise: Exercise, why: str) -> Report:
-    return error(exercise, f"Your code was stopped: {why}. Is there a loop that never ends?")
+    advice = "" if "ended the process" in why else " Is there a loop that never ends?"
+    return error(exercise, f"Your code was stopped: {why}.{advice}")

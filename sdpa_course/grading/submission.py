@@ -185,7 +185,8 @@ def grade_value(exercise: Exercise, value: Any) -> Report:
         return error(exercise, f"Expected a {kind}, got {type(value).__name__}.")
     if is_catch and (size := numbers_in(value)) > LARGEST_INPUT:
         return error(exercise, f"Expected an input of at most {LARGEST_INPUT} numbers, got {size}.")
-    return check_answer(exercise, value)
+    with np.errstate(all="ignore"):
+        return check_answer(exercise, value)
 
 
 def report_of_raised(exercise: Exercise, raised: Raised) -> Report:
