@@ -523,7 +523,7 @@ mean_gradient.wrong(
 mean_gradient.wrong(
     8.0,
     "softmax.mean_gradient_grows_as_std",
-    "The norm does not grow with the scores: no weight can pass 1, and the norm never passes 0.71.",
+    "The norm does not grow with the scores: no weight can pass 1, and the norm never passes ½.",
     why="The largest Jacobian belongs to a row with two weights of one half.",
     hint="What is diag(p) - ppᵀ for p = (½, ½)?",
     link=DERIVATIVE,
@@ -1836,7 +1836,7 @@ which_rows.option(
     "C",
     "Some rows have almost no gradient, others more than any scaled row; the mean is about the"
     " same.",
-    "Yes. The tenth percentile falls by nearly a hundred, the mean does not fall at all. It takes"
+    "Yes. The tenth percentile falls to a small part of what it was, the mean does not fall at all. It takes"
     " the quantiles to see both.",
     right=True,
 )
