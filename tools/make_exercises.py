@@ -16,7 +16,13 @@ os.environ["SDPA_PROGRESS"] = "off"
 
 from sdpa_course.exercises import chapters, exercises_of, find  # noqa: E402
 from sdpa_course.grading.answers import check_answer  # noqa: E402
-from sdpa_course.grading.notebook import as_text, file_name, notebook, with_outputs  # noqa: E402
+from sdpa_course.grading.notebook import (  # noqa: E402
+    as_text,
+    file_name,
+    notebook,
+    stub,
+    with_outputs,
+)
 
 FOLDER = ROOT / "exercises"
 
@@ -54,8 +60,8 @@ def untouched(exercise_id: str):
     """The report on an exercise that nobody has begun."""
     exercise = find(exercise_id)
     space: dict = {}
-    exec(exercise.stub_source, space)
-    return check_answer(exercise, space[exercise.name], source=exercise.stub_source)
+    exec(stub(exercise), space)
+    return check_answer(exercise, space[exercise.name], source=stub(exercise))
 
 
 def read(path: Path) -> str:

@@ -6,6 +6,7 @@ installed.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -54,7 +55,7 @@ def heading(number: str, concept: str, example: Exercise) -> str:
 def cells_of(exercise: Exercise, place: int) -> list[Cell]:
     """What to do, a place to do it, and the check."""
     stem = re.sub(r"\W|_", "-", exercise.name)
-    answer = code(stem, exercise.stub_source, {"sdpa": {"exercise": exercise.id}})
+    answer = code(stem, stub(exercise), {"sdpa": {"exercise": exercise.id}})
     return [
         text(f"{stem}-text", statement(exercise, place)),
         answer,
@@ -73,6 +74,16 @@ def statement(exercise: Exercise, place: int) -> str:
     if exercise.kind in ANSWER:
         parts.append(ANSWER[exercise.kind].format(name=exercise.name))
     return "\n\n".join(parts)
+
+
+def stub(exercise: Exercise) -> str:
+    """What stands in the cell before the learner types anything."""
+    if exercise.kind != "catch" or exercise.stub_function is not None:
+        return exercise.stub_source
+    parameters = inspect.signature(exercise.run).parameters.values()
+    names = ", ".join(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+    says = f"{names}, on which the wrong function shows itself."
+    return f'def {exercise.name}():\n    """Return {says}"""\n    raise NotImplementedError\n'
 
 
 def check_source(exercise: Exercise) -> str:
