@@ -164,7 +164,8 @@ class Exercise:
     lines, header
         For *parsons*: letter → line of code, and the ``def`` line they stand under.
     outputs
-        Names of the returned arrays, where there are several.
+        Names of the returned arrays, where there are several: the result first, then what it was
+        computed from.
     properties
         What must hold of any right answer (:mod:`.properties`); asked when no fault fits.
     exceptions

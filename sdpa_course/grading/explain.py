@@ -115,22 +115,20 @@ def described(value: Any) -> str:
 
 
 def parts_note(exercise: Exercise, expected: list[Outcome], outcomes: list[Outcome]) -> list[str]:
-    """Of several returned arrays: which are right."""
+    """Of several returned arrays, the last computed first: the one where the results diverge."""
     pairs = [
         (e.value, o.value)
         for e, o in zip(expected, outcomes, strict=True)
-        if isinstance(o.value, tuple)
+        if isinstance(e.value, tuple) and isinstance(o.value, tuple)
     ]
-    if not pairs or not all(isinstance(e, tuple) and len(e) == len(a) for e, a in pairs):
+    names = exercise.outputs
+    if not pairs or any(len(e) != len(names) or len(a) != len(names) for e, a in pairs):
         return []
-    names = (
-        exercise.outputs
-        if len(exercise.outputs) == len(pairs[0][0])
-        else tuple(map(str, range(len(pairs[0][0]))))
-    )
-    right = [all(distance(e[i], a[i]) <= MATCH for e, a in pairs) for i in range(len(names))]
-    if any(right):
-        good = " and ".join(n for n, ok in zip(names, right, strict=True) if ok)
-        bad = " and ".join(n for n, ok in zip(names, right, strict=True) if not ok)
-        return [f"Right so far: {good}. Look at: {bad}."]
-    return []
+    right = {
+        name: all(distance(e[i], a[i]) <= MATCH for e, a in pairs) for i, name in enumerate(names)
+    }
+    good = [name for name, ok in right.items() if ok]
+    bad = [name for name, ok in right.items() if not ok]
+    if good:
+        return [f"Right so far: {' and '.join(good)}. Look at: {' and '.join(bad)}."]
+    return [f"Your {names[-1]} already differ, so look at the steps before them."]
