@@ -204,6 +204,14 @@ HOSTILE = {  # kind → (code, what the report says)
         ),
         "may not read",
     ),
+    "reads the answer from an opened folder": (
+        body(
+            "import sdpa_course, pathlib, os",
+            "folder = os.open(pathlib.Path(sdpa_course.__file__).parent, os.O_RDONLY)",
+            "return os.read(os.open('exercises/scaling.py', os.O_RDONLY, dir_fd=folder), 10**6)",
+        ),
+        "may open a folder only inside its own",
+    ),
     "reads the answer from the grader's memory": (
         body("import os; return open(f'/proc/{os.getppid()}/environ').read()"),
         ("may not read", "FileNotFoundError"),

@@ -287,7 +287,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 def forbid():
     """Refuse, for good, what no answer to an exercise needs."""
-    realpath, fsdecode, starts = os.path.realpath, os.fsdecode, str.startswith
+    realpath, isdir, fsdecode, starts = os.path.realpath, os.path.isdir, os.fsdecode, str.startswith
     separator, room, devnull, own = os.sep, ROOM, os.devnull, f"/proc/{os.getpid()}/"
     refused, changes, hidden, modules = dict(REFUSED), dict(CHANGES), HIDDEN, HIDDEN_MODULES
     writes, error, network = WRITES, PermissionError, NETWORK
@@ -305,6 +305,8 @@ def forbid():
         path = full(path)
         if isin(flags, number) and flags & writes and not inside(path) and path != devnull:
             raise error(f"an answer may write only in its own folder, not to {path}")
+        if mode is None and isdir(path) and not inside(path):  # os.open: paths could start from it
+            raise error("an answer may open a folder only inside its own")
         foreign = starts(path, "/proc/") and path[6:7].isdigit() and not starts(path, own)
         if starts(path, hidden) or foreign:
             raise error("an answer may not read the course's own files")

@@ -265,29 +265,30 @@ class Process:
             for pid in escaped:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-        for stream in (self.popen.stdin, self.popen.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+        with contextlib.suppress(OSError):
+            self.popen.stdin.close()  # type: ignore[union-attr]
         self.room.cleanup()
 
     def _background(self, function: Any, *arguments: Any) -> None:
         threading.Thread(target=function, args=arguments, daemon=True).start()
 
     def _send(self, body: bytes) -> None:
+        left = memoryview(body)
         with contextlib.suppress(OSError, ValueError):
-            self.popen.stdin.write(body)  # type: ignore[union-attr]
-            self.popen.stdin.flush()  # type: ignore[union-attr]
+            while left:
+                left = left[self.popen.stdin.write(left) :]  # type: ignore[union-attr]
 
     def _receive(self) -> None:
         answer: dict[str, Any] | frames.BadFrame | None = {}
-        while isinstance(answer, dict):
-            try:
-                answer = frames.read(self.popen.stdout.read)  # type: ignore[union-attr]
-            except frames.BadFrame as error:
-                answer = error
-            except (OSError, ValueError):
-                answer = None
-            self.answers.put(answer)
+        with self.popen.stdout as stream:  # type: ignore[union-attr]
+            while isinstance(answer, dict):
+                try:
+                    answer = frames.read(stream.read)
+                except frames.BadFrame as error:
+                    answer = error
+                except (OSError, ValueError):
+                    answer = None
+                self.answers.put(answer)
 
 
 WHY = {
@@ -318,12 +319,14 @@ def start(settings: Mapping[str, Any], token: str) -> subprocess.Popen[bytes]:
     kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
     places = dict.fromkeys(("HOME", "TMPDIR", "TEMP", "TMP", "MPLCONFIGDIR", "SDPA_HOME"), room)
     words = {"MPLBACKEND": "Agg", "LC_ALL": "C.UTF-8", "SDPA_PROGRESS": "off", "SDPA_CHILD": token}
+    words["CUDA_VISIBLE_DEVICES"] = ""  # answers are compared on the CPU
     script = str(Path(__file__).with_name("child.py"))
     return subprocess.Popen(
         [sys.executable, "-I", "-B", "-X", "utf8", script, json.dumps(settings)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        bufsize=0,
         cwd=room,
         env={**kept, **threads, **places, **words},
         start_new_session=True,
@@ -359,7 +362,7 @@ class Tail:
 
     def fill(self, stream: Any) -> None:
         with contextlib.suppress(OSError, ValueError), stream:
-            while part := stream.read1(2**16):
+            while part := stream.read(2**16):
                 self._kept = (self._kept + part)[-OUTPUT:]
 
     def lines(self, most: int = 10) -> list[str]:

@@ -19,13 +19,16 @@ Cell = dict[str, Any]
 IMPORTS = "import numpy as np\n\nfrom sdpa_course import check, hint, solution"
 HOW = """\
 Write your answer in the cell under each exercise, run it, then run the `check` cell below it. The
-check says which mistake it sees; there are no hidden tests. `hint("{example}")` gives one hint,
+check says which mistake it sees; there are no hidden tests.
+
+`hint("{example}")` gives a hint, one after each attempt;
 `solution("{example}")` shows a worked solution."""
 ANSWER = {
     "parsons": "Set `{name}` to the letters of the lines in order.",
-    "predict": "Set `{name}` to your number. Commit to one before you compute anything.",
+    "predict": "Set `{name}` to your number.",
     "quiz": "Set `{name}` to the letter.",
 }
+FIRST = "Commit to an answer before you compute anything."
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -71,8 +74,9 @@ def statement(exercise: Exercise, place: int) -> str:
         parts.append(f"```text\n{exercise.header}\n{listed}\n```")
     if exercise.options:
         parts.append("\n".join(f"- **{o.letter}** {o.text}" for o in exercise.options))
-    if exercise.kind in ANSWER:
+    if exercise.kind in ANSWER and f"`{exercise.name}`" not in exercise.statement:
         parts.append(ANSWER[exercise.kind].format(name=exercise.name))
+    parts += [FIRST] if exercise.kind == "predict" else []
     return "\n\n".join(parts)
 
 

@@ -149,6 +149,8 @@ def answered(submission: Submission) -> list[Answer]:
     from ..exercises import all_exercises
 
     checks, defined = submission.checks(), submission.definitions()
+    spoken_for = {id.split(".")[-1] for id in (*submission.asked, *checks)}
+    free = set(defined) - spoken_for  # a name means the first exercise that has it
     answers = []
     for i, exercise in enumerate(all_exercises()):
         given = checks.get(exercise.id, checks.get(exercise.name))
@@ -156,8 +158,9 @@ def answered(submission: Submission) -> list[Answer]:
             answers.append(Answer(exercise, f"_answer_{i}", ast.unparse(given)))
         elif isinstance(given, ast.Name):
             answers.append(Answer(exercise, given.id))
-        elif exercise.name in defined or exercise.id in submission.asked:
+        elif exercise.id in submission.asked or exercise.name in free:
             answers.append(Answer(exercise, exercise.name))
+            free.discard(exercise.name)
     return answers
 
 
