@@ -575,6 +575,7 @@ def score_heads_torch_factor(q, k):
 weighted_values = Exercise(
     "scaling.weighted_values",
     kind="implement",
+    outputs=("output", "weights"),
     title="Scale, weigh, mix",
     statement="""
 Write `weighted_values(q, k, v)`: attention without a mask. It returns two arrays,
