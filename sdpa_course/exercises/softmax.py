@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -42,12 +43,19 @@ def row_max(z, axis=-1):
     return z.max(axis=axis, keepdims=True)
 
 
+def subtracted(z, m):
+    return z - m
+
+
 def row_sum(e):
     return e.sum(axis=-1, keepdims=True)
 
 
-def add_wrong_shifts(exercise: Exercise) -> None:
-    """What people subtract from the scores, as settings of the switch `shift`."""
+def add_wrong_shifts(exercise: Exercise, **with_min: Any) -> None:
+    """What people subtract from the scores, as settings of the switch `shift`.
+
+    ``with_min`` are switches that the smallest score is not combined with.
+    """
     exercise.fault(
         "softmax.no_max",
         "You exponentiate the scores as they are. In float64, exp overflows above 709 and is 0"
@@ -123,6 +131,7 @@ def add_wrong_shifts(exercise: Exercise) -> None:
         hidden="scores that lie close together",
         link=CONSTANT,
         shift=lambda z, axis=-1: z.min(axis=axis, keepdims=True),
+        **with_min,
     )
     exercise.fault(
         "softmax.first_for_max",
@@ -138,7 +147,8 @@ def add_wrong_shifts(exercise: Exercise) -> None:
 
 def add_softmax_faults(exercise: Exercise) -> None:
     """The mistakes of a softmax over the last axis."""
-    add_wrong_shifts(exercise)
+    # min - x and -x - max(-x) are one thing, and as a softmax of -x it is safe.
+    add_wrong_shifts(exercise, moved=subtracted)
     exercise.fault(
         "softmax.max_over_queries",
         "You subtract the maximum over axis -2, one for each column. That shifts the scores of a"
@@ -196,6 +206,7 @@ def add_softmax_faults(exercise: Exercise) -> None:
         hint="Try the scores (1, 2).",
         link=TURNED,
         factor=-1.0,
+        moved=subtracted,  # turned round twice it would be right
     )
     exercise.fault(
         "softmax.base_two",
@@ -283,7 +294,7 @@ def add_softmax_faults(exercise: Exercise) -> None:
         link=f"{CHAPTER}#the-formula",
         total=lambda e: 1.0,
     )
-    for id, words, axis, hidden, cite in (
+    for id, words, over, hidden, cite in (
         (
             "softmax.over_queries",
             "over axis -2, the queries",
@@ -318,8 +329,8 @@ def add_softmax_faults(exercise: Exercise) -> None:
             hidden=hidden,
             cite=cite,
             link=AXIS,
-            shift=lambda z, axis=axis: row_max(z, axis),
-            total=lambda e, axis=axis: e.sum(axis=axis, keepdims=True),
+            shift=lambda z, axis=over: row_max(z, axis),
+            total=lambda e, axis=over: e.sum(axis=axis, keepdims=True),
         )
     exercise.fault(
         "softmax.log_returned",
@@ -370,7 +381,7 @@ def softmax_model(
     *,
     factor=1.0,
     shift=row_max,
-    moved=lambda z, m: z - m,
+    moved=subtracted,
     exponential=np.exp,
     total=row_sum,
     extra=0.0,
@@ -680,6 +691,7 @@ overflow_in_half.wrong(
     65504.0,
     "softmax.largest_number_as_exponent",
     "65504 is the largest result that exp may have, not the largest score that it may get.",
+    why="exp of a score near 65504 is beyond every format there is.",
     hint="Take a logarithm.",
     link=OVERFLOW,
 )
@@ -687,6 +699,7 @@ overflow_in_half.wrong(
     16.0,
     "softmax.exponent_in_base_two",
     "2^16 is just above 65504; the exponential has the base e.",
+    why="In powers of 2 the limit is 16, in powers of e it is smaller by ln 2.",
     hint="Take the natural logarithm.",
     link=OVERFLOW,
 )
@@ -694,6 +707,7 @@ overflow_in_half.wrong(
     math.log10(65504),
     "softmax.exponent_in_base_ten",
     "That is the logarithm to the base 10; the exponential has the base e.",
+    why="10^4.8 is 65504, and e^4.8 only 123.",
     hint="Take the natural logarithm.",
     link=OVERFLOW,
 )
@@ -701,6 +715,7 @@ overflow_in_half.wrong(
     math.log(float(np.finfo(np.float32).max)),
     "softmax.limit_of_float32",
     "That is the limit of float32, and of bfloat16, which has the same exponents.",
+    why="float16 has five bits for the exponent, float32 has eight.",
     hint="The largest number of float16 is 65504.",
     link=OVERFLOW,
 )
@@ -708,6 +723,7 @@ overflow_in_half.wrong(
     math.log(float(np.finfo(np.float64).max)),
     "softmax.limit_of_float64",
     "That is the limit of float64.",
+    why="float16 has five bits for the exponent, float64 has eleven.",
     hint="The largest number of float16 is 65504.",
     link=OVERFLOW,
 )
@@ -760,7 +776,8 @@ def _(x):
 
 
 def naive_is_right(x):
-    sums = np.exp(x).sum(axis=-1)
+    with np.errstate(over="ignore"):
+        sums = np.exp(x).sum(axis=-1)
     return bool(np.isfinite(x).all() and np.isfinite(sums).all() and (sums > 0).all())
 
 
@@ -1244,6 +1261,7 @@ gap_for_half.wrong(
     10.0,
     "softmax.gap_in_base_two",
     "2^10 is 1024; the exponential has the base e.",
+    why="e^10 is 22026: the key would get nearly all of the weight.",
     hint="Take the natural logarithm.",
     link=GAP,
 )
@@ -1251,6 +1269,7 @@ gap_for_half.wrong(
     math.log10(1024),
     "softmax.gap_in_base_ten",
     "That is the logarithm to the base 10; the exponential has the base e.",
+    why="e^3 is 20, and the others add up to 1024.",
     hint="Take the natural logarithm.",
     link=GAP,
 )
@@ -1267,6 +1286,7 @@ gap_for_half.wrong(
     "softmax.gap_twice_one_other",
     "ln 2 above the others makes the key's weight twice that of *each* of them, not as much as all"
     " of them together.",
+    why="2 against 1024 is a small share.",
     hint="There are 1024 others.",
     link=GAP,
 )
@@ -1274,6 +1294,7 @@ gap_for_half.wrong(
     0.0,
     "softmax.gap_zero",
     "At 0 the key is like the other 1024, and gets a 1025th of the weight.",
+    why="Equal scores get equal weights.",
     hint="exp(g) has to be as large as the other exponentials together.",
     link=GAP,
 )
@@ -1421,6 +1442,7 @@ entropy.fault(
 entropy.fault(
     "entropy.squared",
     "You weight -ln p by p² and not by p.",
+    why="Entropy is the mean of -ln p under p, so each term is weighted once.",
     hint="Which factor stands before ln p?",
     link=ENTROPY,
     weight=lambda p: p * p,
@@ -1428,6 +1450,7 @@ entropy.fault(
 entropy.fault(
     "entropy.axis_kept",
     "Your result has the shape (…, 1); the last axis should disappear.",
+    why="There is one number for each row.",
     hint="Remove the axis at the end.",
     link=ENTROPY,
     reduce=lambda t: t.sum(axis=-1, keepdims=True),
@@ -1435,6 +1458,7 @@ entropy.fault(
 entropy.fault(
     "entropy.not_summed",
     "You return the terms -p ln p; their sum is asked for.",
+    why="Each term is the part of one key; the entropy belongs to the row.",
     hint="The result has one axis less than p.",
     link=ENTROPY,
     reduce=lambda t: t,
@@ -1836,8 +1860,8 @@ which_rows.option(
     "C",
     "Some rows have almost no gradient, others more than any scaled row; the mean is about the"
     " same.",
-    "Yes. The tenth percentile falls to a small part of what it was, the mean does not fall at all. It takes"
-    " the quantiles to see both.",
+    "Yes. The tenth percentile falls to a small part of what it was, the mean does not fall at"
+    " all. It takes the quantiles to see both.",
     right=True,
 )
 which_rows.option(
