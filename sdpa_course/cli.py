@@ -21,12 +21,19 @@ MARKS = {"✓": "32", "✗": "31", "!": "33"}  # a line's first mark → its col
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns its exit status."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a console that cannot show ✓ shows ?
     words = parser().parse_args(arguments)
     if words.command is None:
         parser().print_help()
         return 2
     try:
-        return words.run(words)
+        status = words.run(words)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read the output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (LookupError, ValueError, OSError) as problem:
         print(f"sdpa {words.command}: {message(problem)}", file=sys.stderr)
         return 2

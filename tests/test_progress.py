@@ -222,3 +222,17 @@ def test_the_overview_says_what_was_done_in_text_and_html(home, at):
     assert f"Worth doing again now: {ID}" in overview.to_text()
     assert "Scale &lt;the&gt; scores" in overview._repr_html_()
     assert json.loads(json.dumps(overview.to_dict()))["chapters"][0]["passed"] == 1
+
+
+def test_what_check_says_does_not_depend_on_progress(home, monkeypatch):
+    from sdpa_course import check
+
+    def answer(q, k):
+        return q @ k.swapaxes(-1, -2)
+
+    kept = [check(answer, ID).to_html() for _ in range(2)]
+    monkeypatch.setenv("SDPA_PROGRESS", "off")
+    assert [check(answer, ID).to_html() for _ in range(2)] == kept
+    assert len(progress.attempts()) == 2
+    monkeypatch.delenv("SDPA_PROGRESS")
+    assert progress.last_attempt(ID).faults == ("scale.forgotten",)

@@ -102,9 +102,9 @@ def record(
     Examples
     --------
     >>> os.environ["SDPA_PROGRESS"] = "off"
-    >>> record("scaling.scale_scores", "failed", ["scale.forgotten"])
+    >>> record("an.example", "failed", ["scale.forgotten"])
     1
-    >>> last_attempt("scaling.scale_scores").faults
+    >>> last_attempt("an.example").faults
     ('scale.forgotten',)
     """
     keep(Attempt(new_uid(), exercise_id, clock(), status, tuple(faults), answer_source))
