@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from .call import LocalRunner, TimeUp, UnusableValue, describe, plain, time_limit
 from .compare import SEPARATION, outcome_distance, tolerance
 from .diagnose import outcome_of
@@ -30,7 +32,7 @@ def check_answer(
 ) -> Report:
     """Grade in this process an answer of any kind: a function, a value, lines, an input."""
     try:
-        with time_limit(SECONDS):
+        with time_limit(SECONDS), np.errstate(all="ignore"):
             if exercise.kind in ("implement", "fix"):
                 return check_function(exercise, answer, backend, source, seed)
             return {
