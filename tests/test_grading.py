@@ -364,6 +364,15 @@ def test_a_right_answer_that_loops_passes_with_a_remark(attend):
     assert "loops in Python" in report.notes[0]
 
 
+def test_a_python_int_has_the_dtype_of_an_array_of_ints():
+    exercise = Exercise("demo.count", kind="implement", title="", statement="")
+    exercise.inputs(lambda rng, n=3: {"n": n})
+    exercise.model(lambda n: 2 * n)
+    exercise.probe("counts")
+    assert check_answer(exercise, lambda n: n + n).status == "passed"
+    assert check_answer(exercise, lambda n: 2.0 * n).faults == ["dtype.changed"]
+
+
 # -- torch -----------------------------------------------------------------------------------------
 
 

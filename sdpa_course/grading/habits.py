@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .call import Outcome, Runner, identical
+from .call import Outcome, Runner, identical, plain
 from .compare import EPSILON, MATCH, dtype_of, outcome_distance, tolerance
 from .diagnose import outcome_of
 from .exercise import Exercise, Fault, Inputs, Probe
@@ -29,7 +29,7 @@ def habits(
         found.append(DIFFERS)
     if outcome_distance(turned := runner(transposed_in_memory(probe)), first) > MATCH:
         found.append(LAYOUT.named(f": {turned.raised.message}" if turned.raised else ""))
-    wanted, got = dtype_of(exercise.expected[0]), dtype_of(first.value)
+    wanted, got = dtype_of(plain(exercise.expected[0])), dtype_of(first.value)
     if wanted.kind != got.kind or (wanted.kind == "f" and got.itemsize < wanted.itemsize):
         found.append(DTYPE.named(f"{got}", f"{wanted}"))
     if (fixed_only := random_failure(exercise, runner, seed)) is not None:
