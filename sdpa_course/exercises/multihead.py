@@ -754,13 +754,12 @@ multi_head_attention = Exercise(
 Write `multi_head_attention(x, W_q, W_k, W_v, W_o, n_heads)`: project, split, attend, merge,
 project. Return two arrays, `(output, weights)`:
 
-- output is $(\\dots, L, d_\\text{model})$,
-- weights are $(\\dots, H, L, L)$: a matrix for each head, rows of which sum to 1.
+- output is $(B, L, d_\\text{model})$,
+- weights are $(B, H, L, L)$: a matrix for each head, rows of which sum to 1.
 
-`x` is $(\\dots, L, d_\\text{model})$; `W_q` and `W_k` are $(d_\\text{model}, H d_k)$, `W_v` is
+`x` is $(B, L, d_\\text{model})$; `W_q` and `W_k` are $(d_\\text{model}, H d_k)$, `W_v` is
 $(d_\\text{model}, H d_v)$, `W_o` is $(H d_v, d_\\text{model})$. Head $h$ has columns $h d_k$ to
-$(h+1) d_k - 1$. $d_k$ need not be $d_\\text{model}/H$. There is no mask and no bias; there may be
-a batch axis, or none.
+$(h+1) d_k - 1$. $d_k$ need not be $d_\\text{model}/H$. There is no mask and no bias.
 """,
     link=f"{CHAPTER}#the-code",
     goals={
@@ -794,10 +793,10 @@ a batch axis, or none.
 
 @multi_head_attention.stub
 def multi_head_attention_stub(x, W_q, W_k, W_v, W_o, n_heads):
-    """(output, weights) of x (..., L, d_model), heads attending side by side.
+    """(output, weights) of x (B, L, d_model), heads attending side by side.
 
     W_q, W_k (d_model, H·d_k), W_v (d_model, H·d_v), W_o (H·d_v, d_model)
-    output (..., L, d_model), weights (..., H, L, L)
+    output (B, L, d_model), weights (B, H, L, L)
     """
     raise NotImplementedError
 
@@ -818,14 +817,6 @@ def _(rng, B=2, H=3, L=5, d=4, d_k=7, d_v=6):
 multi_head_attention.probe("a small layer", B=2, H=3, L=5, d=2, d_k=7, d_v=11)
 multi_head_attention.probe("another size", B=3, H=2, L=6, d=5, d_k=3, d_v=7)
 multi_head_attention.probe("as many heads as samples", B=3, H=3, L=4, d=5, d_k=6, d_v=2)
-
-
-@multi_head_attention.special("one sequence, no batch")
-def _():
-    inputs = multi_head_attention.make_inputs(
-        np.random.default_rng(1), B=1, H=2, L=3, d=5, d_k=6, d_v=7
-    )
-    return {**inputs, "x": inputs["x"][0]}
 
 
 def projected(x, W, H):
@@ -1067,7 +1058,7 @@ multi_head_attention.fault(
     "softmax.over_queries",
     "You normalise over the queries: the columns of your weights sum to 1, the rows do not.",
     why="Each query shares out one unit of weight among the keys.",
-    hint="Which axis of the (…, H, L, L) weights runs over the keys?",
+    hint="Which axis of the (B, H, L, L) weights runs over the keys?",
     hidden="L = 1",
     cite="labmlai/annotated_deep_learning_paper_implementations#146",
     link=AXIS,
@@ -1108,7 +1099,7 @@ multi_head_attention.fault(
     "You return the weights averaged over the heads; asked for is a matrix for each head.",
     why="An average hides what the heads do differently. (nn.MultiheadAttention averages unless"
     " told otherwise.)",
-    hint="The weights have four axes for a batch.",
+    hint="The weights have four axes.",
     hidden="H = 1",
     link=REDUCED,
     returned=lambda output, weights: (output, weights.mean(-3)),
