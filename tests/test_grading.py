@@ -230,6 +230,19 @@ def test_a_stub_is_not_attempted(attend):
     assert check_answer(attend, attend.stub_function).status == "not_attempted"
     assert check_answer(attend, lambda q, k, v: None).status == "not_attempted"
     assert check_answer(attend, lambda q, k, v: ...).status == "not_attempted"
+    assert check_answer(attend, lambda q, k, v: q + ...).status == "not_attempted"
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_an_einsum_that_lacks_an_ellipsis_is_an_attempt(attend, backend):
+    einsum = np.einsum if backend == "numpy" else pytest.importorskip("torch").einsum
+
+    def answer(q, k, v):
+        return einsum("ld,sd->ls", q, k)
+
+    report = check_answer(attend, answer, backend=backend)
+    assert report.status in ("failed", "error")
+    assert report.raised is not None
 
 
 def test_an_exception_shows_the_learners_line(attend):
