@@ -234,6 +234,11 @@ def softmax(scores, axis=-1):
     return exps / exps.sum(axis, keepdims=True)
 
 
+def sum_over_queries(scores, axis=-1):
+    exps = np.exp(scores - scores.max(-1, keepdims=True))
+    return exps / exps.sum(-2, keepdims=True)
+
+
 def add_wrong_keys(exercise: Exercise) -> None:
     """The wrong ways to turn the keys, as settings of the switch `keys`."""
     exercise.fault(
@@ -649,12 +654,13 @@ def _(
     keys=transposed,
     factor=right_factor,
     axis=-1,
+    normalised=softmax,
     returned=output_and_weights,
     weight_factor=None,
     value_factor=None,
 ):
     scores = (q @ keys(k)) * factor(q, k, v)
-    weights = scores if axis == "none" else softmax(scores, axis)
+    weights = scores if axis == "none" else normalised(scores, axis)
     weights = weights if weight_factor is None else weights * weight_factor(q, k, v)
     v = v if value_factor is None else v * value_factor(q, k, v)
     return returned(weights @ v, weights)
@@ -692,6 +698,18 @@ weighted_values.fault(
     " nerminnuraydogan/vision-transformer#1",
     link=AXIS,
     axis=-2,
+)
+weighted_values.fault(
+    "softmax.sum_over_queries",
+    "You subtract the maximum of each row but divide by the sums of the columns: the rows of your"
+    " weights do not sum to 1.",
+    why="Maximum and sum belong to the same row. Where they do not, not even the shift by the"
+    " maximum cancels.",
+    hint="Compare the axis of your maximum with the axis of your sum.",
+    hidden="L = 1, by its shape",
+    link=AXIS,
+    axis=-1,
+    normalised=sum_over_queries,
 )
 weighted_values.fault(
     "softmax.over_heads",
