@@ -867,7 +867,6 @@ multi_head_attention.fault(
     " token is blind to the rest, and you use one part in H of W_q, W_k and W_v.",
     hint="Change number 0 of one token. Should head 1 notice?",
     hidden="H = 1, or block-diagonal matrices",
-    cite="a common way to describe multi-head attention in words",
     link=SLICED,
     project=projected_slices,
 )
@@ -1139,7 +1138,7 @@ def multi_head_attention_solution(x, W_q, W_k, W_v, W_o, n_heads):
     def split(a):  # (..., L, H·d) → (..., H, L, d)
         return a.reshape(*a.shape[:-1], n_heads, -1).swapaxes(-2, -3)
 
-    q, k, v = split(x @ W_q), split(x @ W_k), split(x @ W_v)  # project, split
+    q, k, v = (split(x @ W) for W in (W_q, W_k, W_v))  # project, split
     scores = q @ k.swapaxes(-1, -2)  # 1 scores (..., H, L, L)
     scores = scores / q.shape[-1] ** 0.5  # 2 scale
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))  # 4 softmax
@@ -1507,13 +1506,12 @@ def _(kv, n_heads, *, repeat=repeat_right):
 
 repeat_kv_heads.fault(
     "gqa.tiled",
-    "You repeat the whole block of heads, 0, 1, 0, 1, …; each head should be repeated in its"
-    " place, 0, 0, …, 1, 1, …",
+    "You repeat the whole block of heads, as in 0, 1, 0, 1; each head should be repeated in its"
+    " place, as in 0, 0, 1, 1.",
     why="np.tile and torch's Tensor.repeat copy the block; np.repeat and repeat_interleave copy"
     " each head. Most query heads then read another group's keys.",
     hint="Write the list of key heads that query heads 0, 1, 2, … read.",
     hidden="H_kv = 1 or H_kv = H",
-    cite="the order is that of the GQA paper and of repeat_kv in published model code",
     link=TILED,
     repeat=lambda kv, H: np.concatenate([kv] * (H // kv.shape[-3]), axis=-3),
 )
