@@ -101,11 +101,28 @@ class LocalRunner:
 
 def invoke(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Call by name where the function has these names, else in order: a learner may rename."""
+    return function(**given) if takes_by_name(function, given) else function(*given.values())
+
+
+def takes_by_name(function: Callable[..., Any], given: Mapping[str, Any]) -> bool:
+    """True when the parameters have these names, or the function takes nothing in order.
+
+    A catch-all ``**kwargs`` is no name: ``partial(np.einsum, "...")`` wants its arrays in order.
+    And a decorator's wrapper may claim the names of what it wraps and yet take ``*args`` alone.
+    """
     try:
-        inspect.signature(function).bind(**given)
+        inspect.signature(function, follow_wrapped=False).bind(**given)
+        signature = inspect.signature(function)
+        signature.bind(**given)
     except (TypeError, ValueError):
-        return function(*given.values())
-    return function(**given)
+        return False
+    if given.keys() <= signature.parameters.keys():
+        return True
+    try:
+        signature.bind(*given.values())
+    except TypeError:
+        return True
+    return False
 
 
 def plain(value: Any) -> Value:
