@@ -168,6 +168,9 @@ class Exercise:
         computed from.
     properties
         What must hold of any right answer (:mod:`.properties`); asked when no fault fits.
+    related
+        The inputs belong together, such as weights and the log-sum-exp of the same scores: a
+        smallest example shows them as they were made and does not round them one by one.
     exceptions
         Pair of fault ids ``"a b"`` → the reason why it is declared not to be told apart.
     """
@@ -189,6 +192,7 @@ class Exercise:
     header: str = ""
     outputs: tuple[str, ...] = ("output",)
     properties: tuple[Callable[..., Any], ...] = ()
+    related: bool = False
     faults: list[Fault] = field(default_factory=list)
     fits: list[Fit] = field(default_factory=list)
     solutions: list[Solution] = field(default_factory=list)

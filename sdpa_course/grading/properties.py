@@ -47,6 +47,22 @@ def rows_sum_to_one(part: int = 0, axis: int = -1, what: str = "weights") -> Pro
     return holds
 
 
+def rows_sum_to_zero(what: str, part: int = 0, axis: int = -1) -> Property:
+    """What comes back along an axis sums to 0, as a shift along it changes nothing forward."""
+
+    def holds(call: Call, probe: Probe) -> str | None:
+        gradient = part_of(call(probe.fresh()), part)
+        if gradient is None or gradient.ndim < 2 or not np.isfinite(gradient).all():
+            return None
+        sums = np.abs(gradient.sum(axis))
+        if sums.max(initial=0) <= MATCH * max(1.0, np.abs(gradient).max(initial=0)):
+            return None
+        along = "row of" if axis == -1 else "column of"
+        return f"Each {along} {what} has to sum to 0; one of yours sums to {sums.max():.3g}."
+
+    return holds
+
+
 def keys_may_be_permuted(*names: str, axis: int = -2) -> Property:
     """Permuting the keys together with their values changes nothing."""
 

@@ -42,7 +42,9 @@ def small_probes(exercise: Exercise) -> Iterator[Probe]:
                 )
             except (ValueError, IndexError):
                 continue
-            yield Probe("", {name: rounded(x) for name, x in inputs.items()})
+            if not exercise.related:
+                inputs = {name: rounded(x) for name, x in inputs.items()}
+            yield Probe("", inputs)
     yield from sorted(
         exercise.probes,
         key=lambda p: sum(x.size for x in p.inputs.values() if isinstance(x, np.ndarray)),
