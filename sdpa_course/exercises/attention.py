@@ -7,7 +7,7 @@ import numpy as np
 from sdpa_course.grading.exercise import Exercise, Fault, Fit, Solution
 from sdpa_course.grading.properties import keys_may_be_permuted, rows_sum_to_one, stays_within
 
-from .scaling import add_wrong_factors, add_wrong_keys, right_factor, tokens, transposed
+from .scaling import right_factor, tokens, transposed
 from .scaling import weighted_values as unmasked
 
 CHAPTER = "04-attention"
@@ -44,10 +44,15 @@ def hidden(scores, mask):
     return scores if mask is None else np.where(mask, scores, -np.inf)
 
 
-def zero_where_empty(scores, axis):
-    """Softmax in which a row of -inf gives zeros."""
+def shifted(scores, axis):
+    """Exponentials of which the largest along the axis is 1; of a row of -inf, all are 0."""
     highest = scores.max(axis, keepdims=True)
-    exps = np.exp(scores - np.where(np.isfinite(highest), highest, 0))
+    return np.exp(scores - np.where(np.isfinite(highest), highest, 0))
+
+
+def zero_where_empty(scores, axis=-1):
+    """Softmax in which a row of -inf gives zeros."""
+    exps = shifted(scores, axis)
     total = exps.sum(axis, keepdims=True)
     return exps / np.where(total == 0, 1, total)
 
@@ -88,11 +93,34 @@ def pipeline(
     return mixed(weights, v), weights
 
 
-# Mistakes of the softmax are those of the chapter on scaling, on the same switches.
-SOFTMAX_FAULTS = tuple(
-    fault
-    for fault in unmasked.faults
-    if fault.id.startswith("softmax.") or fault.id in ("scale.after_softmax", "scale.on_values")
+# Without a mask, the mistakes are those of the chapter on scaling, on the same switches.
+LATE_SCALES = tuple(
+    fault for fault in unmasked.faults if fault.id in ("scale.after_softmax", "scale.on_values")
+)
+SCORES_FAULTS = tuple(fault for fault in unmasked.faults if fault.id.startswith("scores."))
+SCALE_FAULTS = tuple(
+    fault for fault in unmasked.faults if fault.id.startswith("scale.") and fault not in LATE_SCALES
+)
+SCALE_FIT = next(fit for fit in unmasked.fits if fit.id == "scale.factor")
+RARE_SCALES = ("scale.padded_size", "scale.measured_std", "scale.precedence_multiplied")
+SOFTMAX_FAULTS = (
+    *(fault for fault in unmasked.faults if fault.id.startswith("softmax.")),
+    Fault(
+        "softmax.not_normalised",
+        "You do not divide by the sum of the exponentials: your largest weight is 1 in every row.",
+        "Weights are shares, and shares sum to 1.",
+        "03-softmax#the-formula",
+        "Print the sums of the rows.",
+        switches={"axis": -1, "normalised": shifted},
+    ),
+    Fault(
+        "softmax.exponentials_only",
+        "Your weights are the exponentials of the scores: nothing divides them by their sum.",
+        "Weights are shares, and shares sum to 1.",
+        "03-softmax#the-formula",
+        "Print the sums of the rows.",
+        switches={"axis": -1, "normalised": lambda scores, axis: np.exp(scores)},
+    ),
 )
 
 MIX_FAULTS = (
@@ -165,6 +193,26 @@ MASK_FAULTS = (
         switches={"hide": lambda s, m: s, "late": lambda w, m: w * m},
     ),
     Fault(
+        "mask.plus_infinity",
+        "You fill hidden scores with +∞: the maximum of the row is ∞, and ∞ - ∞ is NaN.",
+        "-float('-inf') is +∞. A hidden score must be the smallest of all, not the largest.",
+        MASK_NUMBERS,
+        "Which number has the exponential 0?",
+        hidden="a mask that is True everywhere",
+        cite="lucidrains/memory-compressed-attention#2",
+        switches={"hide": lambda s, m: np.where(m, s, np.nan)},
+    ),
+    Fault(
+        "mask.zero_times_infinity",
+        "You multiply -∞ by 0 where a score should stay as it is: 0 · ∞ is NaN.",
+        "(1 - mask) * -inf is meant to be 0 where the mask is True, and it is NaN there.",
+        MASK_NUMBERS,
+        "Choose between two numbers, and do not compute with infinity.",
+        hidden="a compiler that rewrites the product, as XLA does",
+        cite="onnx/onnx PR#8068; ml-explore/mlx#1725",
+        switches={"hide": lambda s, m: np.where(m, np.nan, -np.inf)},
+    ),
+    Fault(
         "mask.mean_of_values",
         "A query with nothing to attend to gets the mean of all values from you; it should get 0.",
         "A large finite number in place of -inf makes such a row uniform. Padding leaks into it.",
@@ -196,17 +244,6 @@ MASK_FAULTS = (
     ),
 )
 
-SCALE_FIT = Fit(
-    "scale.factor",
-    "factor",
-    "Your scores are multiplied by {found} ({value} where d_k = {d_k}); the formula multiplies "
-    "by 1/√d_k = {right}.",
-    right=lambda dims: dims["d_k"] ** -0.5,
-    setting=lambda c: lambda q, k, v=None: c,
-    why="The scale undoes the growth of a sum of d_k products, and nothing else.",
-    link="02-scaling#the-wrong-root",
-    hint="How many products does one score add up?",
-)
 FILL_FIT = Fit(
     "mask.fill_value",
     "hide",
@@ -220,12 +257,27 @@ FILL_FIT = Fit(
 )
 
 
+CAUSAL_FIT = Fit(
+    "mask.causal_offset",
+    "hide",
+    "Query i may attend to the keys up to i + {found} in your function; it should be up to i.",
+    right=lambda dims: 0,
+    setting=lambda c: lambda s, m: np.where(np.tri(*s.shape[-2:], int(c), bool), s, -np.inf),
+    grid=(-3.0, -2.0, -1.0, 1.0, 2.0, 3.0),
+    integer=True,
+    why="A token may see itself and what came before it.",
+    link=MASK,
+    hint="What may the first token see, and what the second?",
+)
+
+
 def add_pipeline_faults(exercise: Exercise, *, masked: bool) -> None:
     """The mistakes of all five steps, for an exercise that returns (output, weights) if masked."""
-    add_wrong_keys(exercise)
-    add_wrong_factors(exercise, has_values=True)
+    # Fewer scales where there is a mask, so that three mistakes at once are found in time.
+    scales = [f for f in SCALE_FAULTS if not (masked and f.id in RARE_SCALES)]
     # The output alone does not tell a factor on the weights from one on the values.
-    exercise.add(*(f for f in SOFTMAX_FAULTS if masked or f.id != "scale.on_values"), *MIX_FAULTS)
+    late = LATE_SCALES if masked else LATE_SCALES[:1]
+    exercise.add(*SCORES_FAULTS, *scales, SCALE_FIT, *SOFTMAX_FAULTS, *late, *MIX_FAULTS)
     if masked:
         exercise.add(*MASK_FAULTS, FILL_FIT)
 
@@ -237,9 +289,8 @@ one_row = Exercise(
     kind="predict",
     title="One row by hand",
     statement="""
-One query attends to two keys, with $d_k = 4$. Its dot products with them are $2\\ln 3 \\approx
-2.197$
-and $0$. The values are the numbers 8 and 0. What is the output?
+One query attends to two keys, with $d_k = 4$. Its dot products with them are
+$2\\ln 3 \\approx 2.197$ and $0$. The values are the numbers 8 and 0. What is the output?
 """,
     link=ON_PAPER,
     tolerance=0.01,
@@ -253,7 +304,7 @@ and $0$. The values are the numbers 8 and 0. What is the output?
 @one_row.model
 def _():
     scores = np.array([2 * np.log(3), 0.0]) / np.sqrt(4)
-    return float(zero_where_empty(scores, -1) @ np.array([8.0, 0.0]))
+    return float(zero_where_empty(scores) @ np.array([8.0, 0.0]))
 
 
 one_row.wrong(
@@ -290,9 +341,9 @@ attention_weights = Exercise(
     title="The weights",
     statement="""
 Write `attention_weights(q, k)`: steps 1, 2 and 4, softmax of the scaled scores.
-`q` is $(\\dots, L, d_k)$, `k` is $(\\dots, S, d_k)$; the result is $(\\dots, L, S)$ and its rows
-sum to 1.
-Some scores are large: a row may lie around 800.
+
+`q` is $(\\dots, L, d_k)$, `k` is $(\\dots, S, d_k)$; the result is $(\\dots, L, S)$, and its
+rows sum to 1. Some scores are large: a row may lie around 800.
 """,
     link=STEPS,
     goals=GOALS,
@@ -346,10 +397,12 @@ def _(q, k, **switches):
     return pipeline(q, k, np.zeros((*k.shape[:-1], 1)), **switches)[1]
 
 
-add_wrong_keys(attention_weights)
-add_wrong_factors(attention_weights, has_values=False)
 attention_weights.add(
-    *(f for f in SOFTMAX_FAULTS if not f.id.startswith("scale.on")),
+    *SCORES_FAULTS,
+    *(fault for fault in SCALE_FAULTS if fault.id != "scale.sqrt_d_v"),
+    SCALE_FIT,
+    *SOFTMAX_FAULTS,
+    *LATE_SCALES[:1],
     Fault(
         "softmax.no_max",
         "You do not subtract the row's maximum: exp(800) overflows and inf/inf is NaN.",
@@ -414,6 +467,7 @@ attention = Exercise(
     title="The whole operation",
     statement="""
 Write `attention(q, k, v)`: $\\mathrm{softmax}(QK^\\top/\\sqrt{d_k})V$.
+
 `q` is $(\\dots, L, d_k)$, `k` is $(\\dots, S, d_k)$, `v` is $(\\dots, S, d_v)$; the result is
 $(\\dots, L, d_v)$.
 """,
@@ -539,9 +593,9 @@ five_steps = Exercise(
     title="The five steps in order",
     statement="""
 Put the lines in order, so that they make `five_steps(q, k, v, mask)`: attention with a boolean
-mask in which
-True means *may attend*. Three of the lines belong nowhere. Answer with letters, such as `"BAD"`.
-Every query may attend to something.
+mask in which True means *may attend*. Every query may attend to something.
+
+Three of the lines belong nowhere. Answer with letters, such as `"BAD"`.
 """,
     link=STEPS,
     header="def five_steps(q, k, v, mask):",
@@ -600,12 +654,11 @@ masked_attention = Exercise(
     title="Attention with a mask",
     statement="""
 Write `masked_attention(q, k, v, mask)`: attention in which query $i$ may attend to key $j$ only
-where
-`mask[..., i, j]` is True. It returns two arrays, `(output, weights)`.
+where `mask[..., i, j]` is True. It returns two arrays, `(output, weights)`.
 
 `q` is $(\\dots, L, d_k)$, `k` is $(\\dots, S, d_k)$, `v` is $(\\dots, S, d_v)$, and `mask`
-broadcasts to
-$(\\dots, L, S)$. A query that may attend to nothing gets zeros, in its weights and in its output.
+broadcasts to $(\\dots, L, S)$. A query that may attend to nothing gets zeros, in its weights and
+in its output.
 """,
     link=MASK,
     outputs=("output", "weights"),
@@ -731,10 +784,10 @@ attend_tokens = Exercise(
     title="Heads and tokens exchanged",
     statement="""
 `attend_tokens(q, k, v)` gets arrays in the layout $(B, L, H, d)$, tokens before heads, as a
-projection leaves them:
-`q` $(B, L, H, d_k)$, `k` $(B, S, H, d_k)$, `v` $(B, S, H, d_v)$. It should return $(B, L, H,
-d_v)$, with every head
-attending over the tokens. Where $L = S$ it runs and returns the right shape. Mend it.
+projection leaves them: `q` $(B, L, H, d_k)$, `k` $(B, S, H, d_k)$, `v` $(B, S, H, d_v)$.
+
+It should return $(B, L, H, d_v)$, with every head attending over the tokens. Where $L = S$ it runs
+and returns the right shape. Mend it.
 """,
     link=BETWEEN_HEADS,
     goals={**GOALS, "layout": "every head attends over the tokens"},
@@ -857,12 +910,10 @@ expose_exchange = Exercise(
     title="Catch an exchange",
     statement="""
 Somebody's attention computes $KQ^\\top$ where it should compute $QK^\\top$. It passes their test,
-which gives
-one array for all three inputs.
+which gives one array for all three inputs.
 
 Write `expose_exchange()`, which returns `(q, k, v)`, three 2-D arrays with the same number of
-rows, on which the result
-is wrong.
+rows, on which the result is wrong.
 """,
     link=EXCHANGED,
     hints=("When is a matrix the same as its transpose?", "What if q and k differ?"),
@@ -930,8 +981,7 @@ shuffled_tokens = Exercise(
     title="Shuffled tokens",
     statement="""
 In self-attention without a mask and without position information, you shuffle the tokens of the
-input. What happens to
-the output?
+input. What happens to the output?
 """,
     link=ORDER,
 )
