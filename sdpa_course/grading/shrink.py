@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ def small_probes(exercise: Exercise) -> Iterator[Probe]:
     if exercise.make_inputs is not None:
         names = list(exercise.dims())
         sizes = sorted(
-            itertools.product((1, 2, 3), repeat=min(len(names), 6)), key=lambda s: (np.prod(s), s)
+            itertools.product((1, 2, 3), repeat=min(len(names), 6)), key=lambda s: (math.prod(s), s)
         )
         for count, chosen in enumerate(sizes):
             if count >= MOST_CALLS:
