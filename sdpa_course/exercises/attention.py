@@ -105,6 +105,7 @@ SCALE_FIT = next(fit for fit in unmasked.fits if fit.id == "scale.factor")
 RARE_SCALES = ("scale.padded_size", "scale.measured_std", "scale.precedence_multiplied")
 SOFTMAX_FAULTS = (
     *(fault for fault in unmasked.faults if fault.id.startswith("softmax.")),
+    *LATE_SCALES,
     Fault(
         "softmax.not_normalised",
         "You do not divide by the sum of the exponentials: your largest weight is 1 in every row.",
@@ -257,27 +258,13 @@ FILL_FIT = Fit(
 )
 
 
-CAUSAL_FIT = Fit(
-    "mask.causal_offset",
-    "hide",
-    "Query i may attend to the keys up to i + {found} in your function; it should be up to i.",
-    right=lambda dims: 0,
-    setting=lambda c: lambda s, m: np.where(np.tri(*s.shape[-2:], int(c), bool), s, -np.inf),
-    grid=(-3.0, -2.0, -1.0, 1.0, 2.0, 3.0),
-    integer=True,
-    why="A token may see itself and what came before it.",
-    link=MASK,
-    hint="What may the first token see, and what the second?",
-)
-
-
 def add_pipeline_faults(exercise: Exercise, *, masked: bool) -> None:
     """The mistakes of all five steps, for an exercise that returns (output, weights) if masked."""
     # Fewer scales where there is a mask, so that three mistakes at once are found in time.
     scales = [f for f in SCALE_FAULTS if not (masked and f.id in RARE_SCALES)]
     # The output alone does not tell a factor on the weights from one on the values.
-    late = LATE_SCALES if masked else LATE_SCALES[:1]
-    exercise.add(*SCORES_FAULTS, *scales, SCALE_FIT, *SOFTMAX_FAULTS, *late, *MIX_FAULTS)
+    late = [f for f in SOFTMAX_FAULTS if masked or f.id != "scale.on_values"]
+    exercise.add(*SCORES_FAULTS, *scales, SCALE_FIT, *late, *MIX_FAULTS)
     if masked:
         exercise.add(*MASK_FAULTS, FILL_FIT)
 
@@ -401,8 +388,7 @@ attention_weights.add(
     *SCORES_FAULTS,
     *(fault for fault in SCALE_FAULTS if fault.id != "scale.sqrt_d_v"),
     SCALE_FIT,
-    *SOFTMAX_FAULTS,
-    *LATE_SCALES[:1],
+    *(fault for fault in SOFTMAX_FAULTS if fault.id != "scale.on_values"),
     Fault(
         "softmax.no_max",
         "You do not subtract the row's maximum: exp(800) overflows and inf/inf is NaN.",
