@@ -224,7 +224,7 @@ def restore(learner: Learner, path: Path | None) -> tuple[int, list[dict[str, Ar
     if path is None or not path.exists():
         return 0, []
     try:
-        with np.load(path) as file:
+        with path.open("rb") as stream, np.load(stream) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, BadZipFile):
         return 0, []

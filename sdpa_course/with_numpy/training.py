@@ -124,8 +124,8 @@ class Heads:
         n, asked, key = self.cells(batch)
         cell = (n * task.keys + asked) * task.keys + key
         size = N * task.keys**2
-        d_table = np.bincount(cell.ravel(), d_scores.ravel(), size).reshape(N, task.keys, task.keys)
-        d_table = d_table * task.factor
+        summed = np.bincount(cell.ravel(), d_scores.ravel(), size)
+        d_table = task.factor * summed.reshape(N, task.keys, task.keys)
         d_q, d_k = d_table @ f["k"], d_table.swapaxes(-1, -2) @ f["q"]  # (N, keys, d_k)
         if task.qk_norm:
             d_q = qk_norm_vjp(p["key_tokens"] @ p["W_q"], d_q)
