@@ -292,7 +292,24 @@ def add_wrong_keys(exercise: Exercise) -> None:
     )
 
 
+def four_axes_only(k):
+    if k.ndim != 4:
+        raise ValueError("bhsd names four axes")
+    return transposed(k)
+
+
 add_wrong_keys(pairwise_scores)
+pairwise_scores.fault(
+    "scores.leading_axes_fixed",
+    "Your function is right for four axes and fails for two: it names the batch and the heads,"
+    " which need not be there.",
+    why="`bhld,bhsd->bhls` and `transpose(0, 1, 3, 2)` ask for exactly four axes. The same scores"
+    " are needed for one sequence, and for a batch without heads.",
+    hint="In an einsum, `...` stands for any number of axes. Without one, count from the back.",
+    hidden="four axes",
+    link=EVERY_AXIS,
+    keys=four_axes_only,
+)
 pairwise_scores.fault(
     "scores.heads_summed",
     "Each query meets the sum of all heads' keys, not the keys of its own head.",
@@ -325,6 +342,17 @@ pairwise_scores.fault(
     product=unsummed,
 )
 pairwise_scores.fault(
+    "scores.element_by_element",
+    "`*` multiplies entry by entry: number i of query j with number i of key j. Nothing is added"
+    " up, and no query meets another key.",
+    why="A score is a sum of d_k products, and there is one for every pair. Where L ≠ S the shapes"
+    " do not even fit.",
+    hint="Which operator makes the dot product of each row with each column?",
+    hidden="L ≠ S, where it fails loudly",
+    link=NOT_EVERY_PAIR,
+    product=lambda q, kt: q * transposed(kt),
+)
+pairwise_scores.fault(
     "scores.across_the_batch",
     "Every query meets the keys of all samples and heads, not only those of its own.",
     why="`np.dot`, `np.inner` and `np.tensordot` combine all leading axes with each other, where"
@@ -352,6 +380,24 @@ pairwise_scores.fault(
     hint="Multiply and add up.",
     link=COSINE,
     product=distances,
+)
+pairwise_scores.fault(
+    "scores.queries_with_queries",
+    "You compare the queries with each other: k has no effect.",
+    why="In self-attention both come from the same tokens, but through two different matrices.",
+    hint="Both arguments have to appear.",
+    hidden="q = k",
+    link=NOT_EVERY_PAIR,
+    vectors=lambda q, k: (q, q),
+)
+pairwise_scores.fault(
+    "scores.keys_with_keys",
+    "You compare the keys with each other: q has no effect.",
+    why="In self-attention both come from the same tokens, but through two different matrices.",
+    hint="Both arguments have to appear.",
+    hidden="q = k",
+    link=NOT_EVERY_PAIR,
+    vectors=lambda q, k: (k, k),
 )
 pairwise_scores.fault(
     "scores.cosine",
@@ -562,6 +608,16 @@ heads_apart.fault(
     cite="om-ai-lab/OmDet#19; pytorch/pytorch#122959 (samples that meet)",
     link=TWO_LETTERS,
     keys=lambda k: k.sum(0, keepdims=True) + 0 * k,
+)
+heads_apart.fault(
+    "scores.heads_summed",
+    "Each query meets the sum of all heads' keys, not the keys of its own head.",
+    why="An einsum adds up along a letter that does not return. If q and k name their head axis"
+    " by different letters, one of them is lost that way.",
+    hint="Which letter of your einsum stands on the left only?",
+    hidden="one head",
+    link=TWO_LETTERS,
+    keys=lambda k: k.sum(2, keepdims=True) + 0 * k,
 )
 heads_apart.fault(
     "scores.heads_behind",
@@ -860,6 +916,7 @@ $d_q \\ne d_k$.
     link=ONE_LETTER,
     goals={
         "matrix": "all of W, with d_q on its left and d_k on its right",
+        "keys": "each column of the last factor is one key",
         "turned": "rows belong to queries, columns to keys",
         "factor": "no scale yet",
     },
@@ -894,8 +951,8 @@ bilinear_scores.probe("d_q and d_k differ, and a batch", B=3, L=5, S=6, d_q=8, d
 
 
 @bilinear_scores.model
-def _(q, W, k, *, matrix=lambda W: W, turned=False, factor=one):
-    scores = q @ matrix(W) @ transposed(k) * factor(W.shape[0])
+def _(q, W, k, *, matrix=lambda W: W, keys=transposed, turned=False, factor=one):
+    scores = q @ matrix(W) @ keys(k) * factor(W.shape[0])
     return transposed(scores) if turned else scores
 
 
@@ -910,6 +967,7 @@ def summed(axis):
     return matrix
 
 
+add_wrong_keys(bilinear_scores)
 bilinear_scores.fault(
     "scores.diagonal_only",
     "Your einsum reads the diagonal of W only: one letter stands for both of its axes.",
