@@ -10,6 +10,7 @@ import importlib.util
 
 import pytest
 from right_answers_of_others import RIGHT
+from wrong_answers_of_others import WRONG
 
 from sdpa_course.exercises import find
 from sdpa_course.grading.answers import check_answer
@@ -38,3 +39,22 @@ def test_a_right_answer_in_torch_passes_however_it_is_written(pair):
     exercise, answer = pair
     report = check_answer(find(exercise), answer, source="")
     assert (report.status, report.backend) == ("passed", "torch"), f"{report}"
+
+
+@pytest.mark.parametrize("answer", WRONG, ids=label)
+def test_a_wrong_answer_fails_and_its_mistakes_are_named(answer):
+    exercise, function, mistakes = answer
+    report = check_answer(find(exercise), function, source="")
+    assert report.status in ("failed", "error"), f"{report}"
+    assert sorted(report.faults) == sorted(mistakes), f"{report}"
+
+
+def test_an_answer_that_is_wrong_for_some_inputs_only_fails_whatever_the_seed():
+    exercise, clipped = next(a[:2] for a in WRONG if a[1].__name__ == "entropy_clipped")
+    for seed in range(20):
+        assert check_answer(find(exercise), clipped, source="", seed=seed).status == "failed"
+
+
+def test_there_are_many_of_each():
+    assert len(RIGHT) >= 60
+    assert len(WRONG) >= 40

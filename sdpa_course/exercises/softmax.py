@@ -333,6 +333,14 @@ def add_softmax_faults(exercise: Exercise) -> None:
             total=lambda e, axis=over: e.sum(axis=axis, keepdims=True),
         )
     exercise.fault(
+        "softmax.unit_norm",
+        "You divide by the root of the sum of the squares: the row has length 1, and not sum 1.",
+        why="Weights are shares. A row of length 1 sums to anything between 1 and √n.",
+        hint="Print the sums of the rows.",
+        link=f"{CHAPTER}#the-formula",
+        total=lambda e: np.sqrt((e**2).sum(axis=-1, keepdims=True)),
+    )
+    exercise.fault(
         "softmax.log_returned",
         "You return the logarithms of the weights.",
         why="That is log-softmax, a useful function of its own; its exponential is asked for.",
@@ -350,6 +358,36 @@ def add_softmax_faults(exercise: Exercise) -> None:
     )
     def _(x):
         return 1 / (1 + np.exp(-x))
+
+    @exercise.program(
+        "softmax.hard",
+        "You give the whole weight to the largest score of a row.",
+        why="That is argmax. Softmax comes near to it where one score lies far above the others.",
+        hint="What are the weights of two equal scores? And of two that are nearly equal?",
+        link=f"{CHAPTER}#the-formula",
+    )
+    def _(x):
+        return (x == x.max(axis=-1, keepdims=True)).astype(np.float64)
+
+    @exercise.program(
+        "softmax.infinity_as_zero",
+        "You put 0 where a score is -∞: exp(0) is 1, so that key gets weight after all.",
+        why="-∞ needs no care: exp(-∞) is 0. In place of it, 0 is a score like any other.",
+        hint="What does np.exp(-np.inf) return?",
+        link=f"{CHAPTER}#the-formula",
+    )
+    def _(x):
+        return softmax_model(np.where(np.isinf(x), 0.0, x))
+
+    @exercise.program(
+        "softmax.clipped",
+        "You limit the scores to ±500 against the overflow: scores beyond it get equal weights.",
+        why="It is the difference to the largest score that must not overflow. Subtract that.",
+        hint="What are the weights of 800 and 812?",
+        link=OVERFLOW,
+    )
+    def _(x):
+        return softmax_model(np.clip(x, -500, 500))
 
     exercise.add(
         Fit(
@@ -457,10 +495,11 @@ def add_softmax_probes(exercise: Exercise) -> None:
         x[2, 1] -= 1500
         return {"x": x}
 
-    @exercise.special("a score of -∞ gets no weight", L=2, n=5)
+    @exercise.special("a score of -∞ gets no weight", magnitude=1500, L=3, n=5)
     def _():
-        x = scores(np.random.default_rng(9), 2, 5)
-        x[0, 1] = x[1, 0] = x[1, 3] = -np.inf
+        x = scores(np.random.default_rng(9), 3, 5)
+        x[2] -= 1500  # below what stands for -∞ where that is a number such as -1000
+        x[0, 1] = x[1, 0] = x[1, 3] = x[2, 2] = -np.inf
         return {"x": x}
 
 
@@ -1366,9 +1405,10 @@ def _():
     return {"p": p / p.sum(axis=-1, keepdims=True)}
 
 
-@entropy.special("weights close to 0", L=2, n=4)
+@entropy.special("weights close to 0", L=3, n=4)
 def _():
-    return {"p": np.array([[1e-5, 1 - 1e-5, 0, 0], [1e-4, 1e-4, 1e-4, 1 - 3e-4]])}
+    small = np.array([[1e-5, 0, 0], [1e-4, 1e-4, 1e-4], [1e-7, 1e-8, 0]])
+    return {"p": np.hstack([small, 1 - small.sum(axis=-1, keepdims=True)])}
 
 
 def log_of_positive(p, log):
@@ -1496,6 +1536,15 @@ entropy.fault(
     hint="Uniform weights should give ln n.",
     link=ENTROPY,
     reduce=lambda t: t.sum(axis=-1) / np.log(t.shape[-1]),
+)
+entropy.fault(
+    "entropy.perplexity",
+    "You return exp of the entropy. That is the perplexity, the number of weights that count.",
+    why="The entropy of n equal weights is ln n, their perplexity is n.",
+    hint="Uniform weights should give ln n.",
+    link=ENTROPY,
+    reduce=lambda t: np.exp(-t.sum(axis=-1)),
+    factor=1.0,
 )
 entropy.add(
     Fit(

@@ -45,13 +45,16 @@ def outcome_of(program: Callable[..., Any], probe: Probe) -> Outcome:
 class Evidence:
     """What the learner's function did on each probe, the most telling probes first."""
 
-    def __init__(self, probes: Sequence[Probe], outcomes: Sequence[Outcome]) -> None:
+    def __init__(
+        self, probes: Sequence[Probe], outcomes: Sequence[Outcome], match: float = MATCH
+    ) -> None:
         def cost(pair: tuple[Probe, Outcome]) -> tuple[bool, bool, int]:
             probe, outcome = pair
             size = sum(x.size for x in probe.inputs.values() if isinstance(x, np.ndarray))
             return outcome.raised is not None, not finite(outcome.value), size
 
         self.pairs = sorted(zip(probes, outcomes, strict=True), key=cost)
+        self.match = match
         self.tried = 0
 
     @property
@@ -61,7 +64,7 @@ class Evidence:
 
     def reproduced_by(self, program: Callable[..., Any]) -> bool:
         self.tried += 1
-        return all(outcome_distance(outcome_of(program, p), o) <= MATCH for p, o in self.pairs)
+        return all(outcome_distance(outcome_of(program, p), o) <= self.match for p, o in self.pairs)
 
     def distance_to(self, program: Callable[..., Any]) -> float:
         """Mean distance over the probes, each counted as 1 at most."""
@@ -76,13 +79,18 @@ def finite(value: Any) -> bool:
 
 
 def diagnose(
-    exercise: Exercise, probes: Sequence[Probe], outcomes: Sequence[Outcome], seconds: float = 1.0
+    exercise: Exercise,
+    probes: Sequence[Probe],
+    outcomes: Sequence[Outcome],
+    *,
+    seconds: float = 0.3,
+    match: float = MATCH,
 ) -> Diagnosis:
-    """Find the smallest set of faults that reproduces every outcome.
+    """Find the smallest set of faults that reproduces every outcome to within ``match``.
 
     One, two and three faults are tried always, four while fewer than ``seconds`` have passed.
     """
-    evidence = Evidence(probes, outcomes)
+    evidence = Evidence(probes, outcomes, match)
     if not evidence.speaks:
         return Diagnosis()
     end = time.monotonic() + seconds
@@ -106,9 +114,9 @@ def candidates(exercise: Exercise, evidence: Evidence, end: float) -> Iterator[t
             for others in exercise.combinations(size) if size else [()]:
                 if any(f.program or fit.switch in f.switches for f in others):
                     continue
-                if size > 1 and time.monotonic() > end:
+                if size and time.monotonic() > end:
                     return
-                found = fitted_fault(exercise, fit, others, evidence.pairs)
+                found = fitted_fault(exercise, fit, others, evidence.pairs, evidence.match)
                 if found is not None:
                     yield (found, *others)
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from .call import Outcome, Runner, plain
-from .compare import MATCH, distance, outcome_distance
+from .compare import MATCH, distance, outcome_distance, tolerance
 from .diagnose import diagnose
 from .exercise import Exercise, Fault
-from .habits import MUTATES, ROUNDED
+from .habits import DIFFERS, MUTATES, ROUNDED
 from .report import Report, error, failed
 from .shrink import smallest_failure
 
@@ -35,10 +35,14 @@ def explain(
     extra: tuple[Fault, ...] = ()
     if changed:
         extra = (MUTATES.named(" and ".join(f"`{name}`" for name in changed)),)
-    if all(outcome_distance(e, o) <= 1e-5 for e, o in zip(expected, outcomes, strict=True)):
-        return failed(exercise, faults=(ROUNDED, *extra), done=reached)
+    if nearly_right(exercise, expected, outcomes):
+        gap = max(map(outcome_distance, expected, outcomes))
+        known = diagnose(exercise, exercise.probes, outcomes, match=min(MATCH, 1e-3 * gap)).faults
+        return failed(exercise, faults=(*(known or (ROUNDED,)), *extra), done=reached)
     if all(o.raised for o in outcomes):
         return replace(error(exercise, ""), raised=outcomes[0].raised, notes=(), missed=missed)
+    if outcome_distance(runner(exercise.probes[0].fresh()), outcomes[0]) > MATCH:
+        return failed(exercise, faults=(DIFFERS, *extra), done=reached, missed=missed)
     diagnosis = diagnose(exercise, exercise.probes, outcomes)
     example = smallest_failure(exercise, runner)
     if diagnosis.faults:
@@ -65,6 +69,14 @@ def explain(
         nearest=diagnosis.nearest,
         example=example,
         raised=raised,
+    )
+
+
+def nearly_right(exercise: Exercise, expected: list[Outcome], outcomes: list[Outcome]) -> bool:
+    """Wrong, and yet within what lower precision would do to a right answer."""
+    return all(
+        outcome_distance(e, o) <= max(1e-5, tolerance(probe, np.float32))
+        for probe, e, o in zip(exercise.probes, expected, outcomes, strict=True)
     )
 
 

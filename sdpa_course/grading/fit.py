@@ -26,11 +26,13 @@ def fitted_fault(
     fit: Fit,
     others: tuple[Fault, ...],
     evidence: Sequence[tuple[Probe, Outcome]],
+    match: float = MATCH,
 ) -> Fault | None:
     """The fault "this switch is set to this number", with its name; None if no number fits.
 
     The number may depend on the dimensions, so it is fitted on each probe by itself. It must
-    explain every probe that returned numbers, and be a constant or have a name.
+    explain every probe that returned numbers. If it is no constant and has no name, it must do so
+    without the help of another fault, and is said to be different for different sizes.
     """
     switches = {name: value for fault in others for name, value in fault.switches.items()}
 
@@ -40,13 +42,20 @@ def fitted_fault(
     numbers = [(p, o) for p, o in evidence if o.raised is None and p.dims]
     values: list[float] = []
     for probe, outcome in numbers[:4]:
-        value = solve(lambda c, probe=probe: output(c, probe), outcome.value, fit)  # type: ignore[misc]
+        value = solve(lambda c, probe=probe: output(c, probe), outcome.value, fit, match)  # type: ignore[misc]
         if value is None:
             return None
         values.append(value)
     named = name_value(values, [p.dims for p, _ in numbers[:4]])
     if named is None:
-        return None
+        if others or fit.integer or len(numbers) < 3:
+            return None
+        for probe, outcome in numbers[4:]:
+            value = solve(lambda c, probe=probe: output(c, probe), outcome.value, fit, match)  # type: ignore[misc]
+            if value is None:
+                return None
+            values.append(value)
+        named = without_name(values, [p.dims for p, _ in numbers])
     text, formula = named
     for probe, outcome in evidence:
         if outcome.raised is not None:
@@ -54,13 +63,13 @@ def fitted_fault(
         try:
             with np.errstate(all="ignore"):
                 again = np_value(output(formula(probe.dims), probe))
-        except (KeyError, ValueError):
+        except Exception:
             return None
-        if distance(again, outcome.value) > MATCH:
+        if distance(again, outcome.value) > match:
             return None
     dims = numbers[0][0].dims
     right = fit.right(dims)
-    if math.isclose(values[0], right, rel_tol=1e-6):
+    if math.isclose(values[0], right, rel_tol=min(1e-6, match)):
         return None  # the right setting: nothing to name
     says = fit.says.format(
         **{**dims, "found": text, "value": f"{values[0]:.4g}", "right": f"{right:.4g}"}
@@ -74,7 +83,9 @@ def np_value(value: Any) -> Any:
     return tuple(map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)
 
 
-def solve(output: Callable[[float], Any], target: Any, fit: Fit) -> float | None:
+def solve(
+    output: Callable[[float], Any], target: Any, fit: Fit, match: float = MATCH
+) -> float | None:
     """The number c for which ``output(c)`` is the target: a grid, then Gauss–Newton steps."""
     if not isinstance(target, (np.ndarray, tuple)):
         return None
@@ -84,7 +95,7 @@ def solve(output: Callable[[float], Any], target: Any, fit: Fit) -> float | None
         try:
             with np.errstate(all="ignore"):
                 r = flat(output(c))
-        except (ValueError, IndexError, ZeroDivisionError, OverflowError):
+        except Exception:  # a combination of settings that no array goes through
             return None
         if r.shape != goal.shape:
             return None
@@ -104,21 +115,21 @@ def solve(output: Callable[[float], Any], target: Any, fit: Fit) -> float | None
         return None
     size = float(np.abs(goal[np.isfinite(goal)]).max(initial=1e-6))
     if fit.integer:
-        return c if best <= (MATCH * size) ** 2 * goal.size else None
+        return c if best <= (match * size) ** 2 * goal.size else None
     for _ in range(25):
         r = residual(c)
         step = 1e-6 * max(abs(c), 1e-6)
         ahead = residual(c + step)
         if r is None or ahead is None or not (np.isfinite(r).all() and np.isfinite(ahead).all()):
             return None
-        if np.abs(r).max() <= 1e-9 * size:
+        if np.abs(r).max() <= 1e-3 * match * size:
             return c
         slope = (ahead - r) / step
         if not (norm := float(slope @ slope)):
             break
         c -= float(np.clip(slope @ r / norm, -0.5 * abs(c), 0.5 * abs(c)))
     r = residual(c)
-    return c if r is not None and np.abs(r).max() <= MATCH * size else None
+    return c if r is not None and np.abs(r).max() <= match * size else None
 
 
 def flat(value: Any) -> np.ndarray:
@@ -150,6 +161,19 @@ def name_value(
     if len(values) >= 3:  # two numbers fit too many a product
         return constant_times_power(values, dims, names)
     return None
+
+
+def without_name(
+    values: Sequence[float], dims: Sequence[Dims]
+) -> tuple[str, Callable[[Dims], float]]:
+    """The numbers themselves, where each size has one of its own: ``int(√d_k)``, say.
+
+    >>> without_name([0.5, 0.25, 0.5], [{"d": 7}, {"d": 20}, {"d": 7}])[0]
+    'a different number for every size (0.5, 0.25)'
+    """
+    found = {tuple(sorted(d.items())): v for d, v in zip(dims, values, strict=True)}
+    few = ", ".join(dict.fromkeys(f"{v:.4g}" for v in values[:4]))
+    return f"a different number for every size ({few})", lambda d: found[tuple(sorted(d.items()))]
 
 
 def constant_times_power(

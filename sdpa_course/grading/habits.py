@@ -26,7 +26,7 @@ def habits(
         found.append(MUTATES.named(" and ".join(f"`{name}`" for name in changed)))
     again = runner(probe.fresh())
     if not identical(again.value, first.value) and outcome_distance(again, first) > MATCH:
-        found.append(DIFFERS)
+        return (*found, DIFFERS)  # what follows compares one call with another
     if outcome_distance(turned := runner(transposed_in_memory(probe)), first) > MATCH:
         found.append(LAYOUT.named(f": {turned.raised.message}" if turned.raised else ""))
     wanted, got = dtype_of(plain(exercise.expected[0])), dtype_of(first.value)
@@ -55,8 +55,8 @@ def random_failure(exercise: Exercise, runner: Runner, seed: int) -> str | None:
         expected = outcome_of(exercise.run, probe)
         outcome = runner(probe.fresh())
         if outcome_distance(expected, outcome) > max(
-            tolerance(probe, dtype_of(expected.value)), EPSILON
-        ):
+            tolerance(probe, dtype_of(expected.value)), 4 * EPSILON
+        ):  # a constant that was small enough for the fixed probes is so for these
             return probe.goal
     return None
 
@@ -134,7 +134,8 @@ FIXED_ONLY = Habit(
 ROUNDED = Habit(
     "dtype.rounded",
     "Your result is right to about six digits only.",
-    "Something on the way was computed in lower precision than the inputs have.",
+    "Something on the way was computed in lower precision than the inputs have, or a small constant"
+    " such as 1e-6 was added where the formula has none.",
 )
 NO_GRADIENT = Habit(
     "torch.no_gradient",
