@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from sdpa_course.plots._look import COLOURS, INK, MARKERS, SEQUENTIAL, axes, label
+from sdpa_course.plots._look import COLOURS, FACE, INK, MARKERS, SEQUENTIAL, axes, label
 
 
-def weights_of_words(sentences: Mapping[str, tuple[Sequence[str], np.ndarray]], row: str) -> Figure:
-    """The weights of one word's query over the words of each sentence, as bars."""
-    figure, grid = axes(1, len(sentences), width=6.0, height=1.7, sharex=True)
-    for ax, (title, (words, weights)) in zip(grid[:, 0], sentences.items(), strict=True):
+def weights_of_words(word: str, weights: Mapping[str, np.ndarray]) -> Figure:
+    """The weights that one word's query gives to the words of each sentence, as bars."""
+    figure, grid = axes(len(weights), width=3.6, height=2.6, sharey=True)
+    for ax, (sentence, row) in zip(grid[0], weights.items(), strict=True):
+        words = sentence.split()
         places = np.arange(len(words))
-        ax.bar(places, weights[list(words).index(row)], color=COLOURS[0])
+        ax.bar(places, row, color=[COLOURS[1 if w == word else 0] for w in words], zorder=2)
         ax.set_xticks(places, words)
-        ax.set_ylim(0, 1)
-        label(ax, "", f"weight of “{row}”", title)
-    grid[-1, 0].set_xlabel("key")
+        ax.set_ylim(0, 0.7)
+        ax.grid(axis="x", visible=False)
+        label(ax, "key", "", f"constructed: {sentence}")
+    grid[0, 0].set_ylabel(f"weight, query “{word}”")
     return figure
 
 
@@ -47,6 +49,9 @@ def two_weight_matrices(first: np.ndarray, second: np.ndarray) -> Figure:
         ax.set_xticks(range(weights.shape[1]))
         ax.set_yticks(range(weights.shape[0]))
         ax.grid(False)
+        for (i, j), weight in np.ndenumerate(weights):
+            colour = FACE if weight < 0.6 else INK
+            ax.text(j, i, f"{weight:.1f}", ha="center", va="center", color=colour)
         label(ax, "key", "query", title)
     figure.colorbar(image, ax=grid[0], label="weight", shrink=0.8)
     return figure
