@@ -21,7 +21,7 @@ ELEMENTWISE = f"{CHAPTER}#the-derivative-taken-element-by-element"
 WRONG_AXIS = f"{CHAPTER}#a-sum-over-the-wrong-axis"
 LOST_SCALE = f"{CHAPTER}#the-scale-lost-on-the-way-back"
 TRANSPOSE = f"{CHAPTER}#a-transpose-left-out"
-FROM_SCORES = f"{CHAPTER}#the-values-gradient-from-the-scores"
+FROM_SCORES = f"{CHAPTER}#dv-from-the-scores"
 MASK_FORGOTTEN = f"{CHAPTER}#the-mask-forgotten-in-the-recomputation"
 NOTHING = f"{CHAPTER}#a-row-with-nothing-to-attend-to"
 CUT = f"{CHAPTER}#a-graph-that-is-cut"
@@ -1586,8 +1586,8 @@ that function gives a wrong answer.
     ),
     reason="What is left out is rowsum(P ∘ dP) = dO_i · O_i. It is 0 where the gradient stands at"
     " right angles to the output, and for any other input the mistake shows.",
-    question="After a LayerNorm the gradient often *is* nearly orthogonal to its input. What does"
-    " that say about finding this mistake by looking at a training curve?",
+    question="If a LayerNorm followed directly, dO would always stand at right angles to O. What"
+    " does that say about finding this mistake by looking at a training curve?",
 )
 
 
@@ -1743,7 +1743,7 @@ for id, says, why, hint, total in (
         "backward.delta_not_kept",
         "Your sum loses its axis: (…, L). " + DELTA,
         "Beside (…, L, S) it would be lined up with the keys.",
-        "keepdims",
+        "A sum can keep its axis, with size 1.",
         lambda t: t.sum(axis=-1),
     ),
     (
