@@ -19,9 +19,9 @@ def through_softmax(arrays: Mapping[str, np.ndarray]) -> Figure:
         for i, j in np.ndindex(array.shape):
             colour = FACE if abs(array[i, j]) > 0.6 * limit else INK
             ax.text(j, i, signed(array[i, j]), color=colour, ha="center", va="center", fontsize=8)
-        for i, total in enumerate(array.sum(axis=-1)):
+        for i, row in enumerate(array):
             at = array.shape[1] - 0.3
-            ax.text(at, i, signed(total), color=INK, ha="left", va="center", fontsize=8)
+            ax.text(at, i, signed(float(row.sum())), color=INK, ha="left", va="center", fontsize=8)
         ax.text(array.shape[1] - 0.3, -0.75, "sum", color=INK, ha="left", fontsize=8)
         ax.grid(False)
         ax.set_xticks(range(array.shape[1]))
