@@ -859,3 +859,251 @@ def broadcast_and_reshaped(kv, n_heads):
 def head_after_head(kv, n_heads):
     n_kv = kv.shape[-3]
     return np.stack([kv[..., h * n_kv // n_heads, :, :] for h in range(n_heads)], axis=-3)
+
+
+# -- masking -----------------------------------------------------------------------------------
+
+right("causal_mask")(lambda L, S: np.tri(L, S, S - L, dtype=bool))
+right("causal_mask")(lambda L, S: ~np.triu(np.ones((L, S), dtype=bool), k=1 + S - L))
+
+
+@right("causal_mask")
+def last_rows_of_the_square(L, S):
+    return np.tril(np.ones((S, S), bool))[S - L :]
+
+
+@right("causal_mask")
+def cell_by_cell(L, S):
+    return [[j <= i + S - L for j in range(S)] for i in range(L)]
+
+
+@right("causal_mask")
+def from_a_function(n_queries, n_keys):
+    return np.fromfunction(lambda i, j: j - i <= n_keys - n_queries, (n_queries, n_keys))
+
+
+@right("causal_mask")
+def running_sum(L, S):
+    return np.cumsum(np.eye(L, S, S - L)[:, ::-1], axis=1)[:, ::-1] > 0
+
+
+@right("padding_mask")
+def sample_by_sample(lengths, S):
+    mask = np.zeros((len(lengths), 1, 1, S), dtype=bool)
+    for b, n in enumerate(lengths):
+        mask[b, ..., :n] = True
+    return mask
+
+
+@right("padding_mask")
+def compared_and_reshaped(lengths, S):
+    return np.less.outer(np.arange(S), lengths).T.reshape(-1, 1, 1, S)
+
+
+@right("padding_mask")
+def zeros_and_ones(lengths, S):
+    rows = [[1] * int(n) + [0] * (S - int(n)) for n in lengths]
+    return np.array(rows, bool)[:, np.newaxis, np.newaxis]
+
+
+@right("window_mask")
+def two_triangles(L, w):
+    ones = np.ones((L, L), dtype=bool)
+    return np.tril(ones) & np.triu(ones, 1 - w)
+
+
+@right("window_mask")
+def diagonals_summed(L, w):
+    return sum(np.eye(L, k=-d) for d in range(min(w, L))).astype(bool)
+
+
+@right("window_mask")
+def range_of_gaps(L, w):
+    gap = np.subtract.outer(np.arange(L), np.arange(L))
+    return np.isin(gap, np.arange(w))
+
+
+@right("masked_softmax")
+def masked_array(scores, mask):
+    kept = np.ma.masked_array(scores, ~mask)
+    e = np.exp(kept - kept.max(-1, keepdims=True))
+    return (e / e.sum(-1, keepdims=True)).filled(0.0)
+
+
+@right("masked_softmax")
+def where_argument(scores, mask):
+    top = np.max(scores, axis=-1, keepdims=True, where=mask, initial=-1e300)
+    e = np.exp(scores - top, where=mask, out=np.zeros_like(scores))
+    z = e.sum(-1, keepdims=True)
+    return e / np.maximum(z, np.finfo(float).tiny)
+
+
+@right("masked_softmax")
+def row_by_row(scores, mask):
+    out = np.zeros(scores.shape)
+    for where in np.ndindex(scores.shape[:-1]):
+        keep = mask[where]
+        if keep.any():
+            out[where][keep] = stable(scores[where][keep])
+    return out
+
+
+@right("masked_softmax")
+def additive_lowest(scores, mask):
+    bias = np.where(mask, 0, np.finfo(scores.dtype).min / 2)
+    return stable(scores + bias) * mask
+
+
+@right("from_torch_module")
+def equal_to_zero(key_padding_mask):
+    return (key_padding_mask == 0)[:, None, None]
+
+
+@right("from_torch_module")
+def logically_not(key_padding_mask):
+    return np.expand_dims(np.logical_not(key_padding_mask), (1, 2))
+
+
+@right("causal_attention")
+def decoder_with_fills(q, k, v, lengths):
+    L = q.shape[-2]
+    ok = np.tri(L, dtype=bool) & (np.arange(L) < np.asarray(lengths)[:, None, None, None])
+    s = np.where(ok, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e9)
+    w = stable(s) * ok
+    return w @ v, w
+
+
+@right("causal_attention")
+def decoder_token_by_token(q, k, v, lengths):
+    B, H, L, d = q.shape
+    out, weights = np.zeros((B, H, L, v.shape[-1])), np.zeros((B, H, L, L))
+    for b, h, i in np.ndindex(B, H, L):
+        n = min(i + 1, int(lengths[b]))
+        if n > 0:
+            weights[b, h, i, :n] = stable(k[b, h, :n] @ q[b, h, i] / d**0.5)
+            out[b, h, i] = weights[b, h, i] @ v[b, h]
+    return out, weights
+
+
+# -- backward ----------------------------------------------------------------------------------
+
+
+def through_softmax(p, d_p):
+    return p * (d_p - np.sum(p * d_p, axis=-1, keepdims=True))
+
+
+@right("value_gradient")
+def value_gradient_by_einsum(weights, d_output):
+    return np.einsum("...ls,...ld->...sd", weights, d_output)
+
+
+@right("value_gradient")
+def value_gradient_summed(weights, d_output):
+    rows = range(weights.shape[-2])
+    return sum(weights[..., i, :, None] * d_output[..., i, None, :] for i in rows)
+
+
+@right("scores_gradient")
+def scores_gradient_by_einsum(weights, d_output, v):
+    d_weights = np.einsum("...ld,...sd->...ls", d_output, v)
+    return through_softmax(weights, d_weights)
+
+
+@right("scores_gradient")
+def scores_gradient_by_the_output(weights, d_output, v):
+    delta = np.vecdot(d_output, weights @ v)[..., None]
+    return weights * (d_output @ v.swapaxes(-1, -2) - delta)
+
+
+@right("scores_gradient")
+def scores_gradient_by_jacobians(weights, d_output, v):
+    d_weights = d_output @ np.swapaxes(v, -1, -2)
+    out = np.empty_like(weights)
+    for where in np.ndindex(weights.shape[:-1]):
+        p = weights[where]
+        out[where] = (np.diag(p) - np.outer(p, p)) @ d_weights[where]
+    return out
+
+
+@right("query_and_key_gradients")
+def gradients_by_einsum(d_scores, q, k):
+    c = 1 / math.sqrt(q.shape[-1])
+    return (
+        np.einsum("...ls,...sd->...ld", d_scores * c, k),
+        np.einsum("...ls,...ld->...sd", d_scores * c, q),
+    )
+
+
+@right("query_and_key_gradients")
+def quarter_powers_in_the_gradient(d_scores, q, k):
+    c = q.shape[-1] ** -0.25
+    return c * (d_scores @ (c * k)), c * (np.moveaxis(d_scores, -1, -2) @ (c * q))
+
+
+@right("mend_backward")
+def mended(d_output, q, k, v, weights):
+    scale = np.sqrt(q.shape[-1])
+    d_s = through_softmax(weights, d_output @ v.swapaxes(-1, -2)) / scale
+    return d_s @ k, d_s.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ d_output
+
+
+@right("attention_gradients")
+def gradients_with_zeroed_weights(d_output, q, k, v, mask):
+    scale = q.shape[-1] ** -0.5
+    s = np.where(mask, q @ k.swapaxes(-1, -2) * scale, -1e30)
+    p = stable(s) * mask
+    d_s = through_softmax(p, d_output @ v.swapaxes(-1, -2))
+    return d_s @ k * scale, d_s.swapaxes(-1, -2) @ q * scale, p.swapaxes(-1, -2) @ d_output
+
+
+@right("attention_gradients")
+def gradients_query_by_query(d_output, q, k, v, mask):
+    scale = 1 / np.sqrt(q.shape[-1])
+    mask = np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
+    d_q, d_k, d_v = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    for where in np.ndindex(q.shape[:-1]):
+        head, keep = where[:-1], np.flatnonzero(mask[where])
+        if keep.size == 0:
+            continue
+        p = stable(k[head][keep] @ q[where] * scale)
+        d_s = through_softmax(p, v[head][keep] @ d_output[where]) * scale
+        d_q[where] = d_s @ k[head][keep]
+        d_k[head][keep] += np.outer(d_s, q[where])
+        d_v[head][keep] += np.outer(p, d_output[where])
+    return [d_q, d_k, d_v]
+
+
+right("softmax_row_sums")(lambda d_output, output: np.vecdot(d_output, output)[..., None])
+
+
+@right("softmax_row_sums")
+def row_sums_by_matmul(d_output, output):
+    return (d_output[..., None, :] @ output[..., :, None])[..., 0]
+
+
+@right("gradients_from_lse")
+def recomputed_with_a_fill(d_output, q, k, v, output, lse, mask):
+    scale = q.shape[-1] ** -0.5
+    s = np.where(mask, q @ k.swapaxes(-1, -2) * scale, -np.inf)
+    p = np.exp(s - np.where(np.isinf(lse), 0.0, lse)[..., None])
+    delta = (d_output * output).sum(-1, keepdims=True)
+    d_s = p * (d_output @ v.swapaxes(-1, -2) - delta) * scale
+    return d_s @ k, d_s.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_output
+
+
+@right("gradients_from_lse")
+def recomputed_in_blocks_of_keys(d_output, q, k, v, output, lse, mask):
+    scale = 1 / math.sqrt(q.shape[-1])
+    mask = np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
+    delta = np.einsum("...ld,...ld->...l", d_output, output)[..., None]
+    d_q, parts = 0, []
+    for start in range(0, k.shape[-2], 2):
+        block = slice(start, start + 2)
+        k_j, v_j = k[..., block, :], v[..., block, :]
+        exponent = (q * scale) @ k_j.swapaxes(-1, -2) - lse[..., None]
+        p = np.exp(np.where(mask[..., block], exponent, -np.inf))
+        d_s = p * (d_output @ v_j.swapaxes(-1, -2) - delta)
+        d_q = d_q + d_s @ k_j * scale
+        parts.append((d_s.swapaxes(-1, -2) @ (q * scale), p.swapaxes(-1, -2) @ d_output))
+    d_k, d_v = (np.concatenate(part, axis=-2) for part in zip(*parts, strict=True))
+    return d_q, d_k, d_v

@@ -14,6 +14,7 @@ from wrong_answers_of_others import WRONG
 
 from sdpa_course.exercises import find
 from sdpa_course.grading.answers import check_answer
+from sdpa_course.grading.habits import random_probes
 
 if importlib.util.find_spec("torch"):
     from torch_answers_of_others import RIGHT as RIGHT_IN_TORCH
@@ -53,6 +54,14 @@ def test_an_answer_that_is_wrong_for_some_inputs_only_fails_whatever_the_seed():
     exercise, clipped = next(a[:2] for a in WRONG if a[1].__name__ == "entropy_clipped")
     for seed in range(20):
         assert check_answer(find(exercise), clipped, source="", seed=seed).status == "failed"
+
+
+def test_random_inputs_keep_what_the_statement_promises():
+    """The queries of `causal_mask` are the last L of S positions, whatever sizes are drawn."""
+    for seed in range(20):
+        for probe in random_probes(find("causal_mask"), seed):
+            assert probe.inputs == probe.dims
+            assert probe.dims["L"] <= probe.dims["S"]
 
 
 def test_there_are_many_of_each():

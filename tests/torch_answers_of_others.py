@@ -231,3 +231,40 @@ def expanded(kv, n_heads):
     group = n_heads // kv.size(-3)
     wide = kv.unsqueeze(-3).expand(*kv.shape[:-2], group, *kv.shape[-2:])
     return wide.flatten(-4, -3)
+
+
+@right("masked_softmax")
+def masked_softmax_in_torch(scores, mask):
+    return scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num()
+
+
+@right("causal_attention")
+def decoder_in_torch(q, k, v, lengths):
+    L = q.size(-2)
+    causal = torch.ones(L, L, dtype=torch.bool, device=q.device).tril()
+    real = torch.arange(L, device=q.device) < lengths.view(-1, 1, 1, 1)
+    s = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(~(causal & real), float("-inf"))
+    w = torch.nan_to_num(F.softmax(s, dim=-1))
+    return w @ v, w
+
+
+@right("value_gradient")
+def value_gradient_in_torch(weights, d_output):
+    return weights.mT.matmul(d_output)
+
+
+@right("scores_gradient")
+def scores_gradient_in_torch(weights, d_output, v):
+    d_weights = d_output.matmul(v.mT)
+    return weights.mul(d_weights - weights.mul(d_weights).sum(-1, keepdim=True))
+
+
+@right("query_and_key_gradients")
+def query_and_key_gradients_in_torch(d_scores, q, k):
+    d_scores = d_scores * q.size(-1) ** -0.5
+    return torch.einsum("...ls,...sd->...ld", d_scores, k), d_scores.mT @ q
+
+
+@right("softmax_row_sums")
+def row_sums_in_torch(d_output, output):
+    return d_output.mul(output).sum(dim=-1, keepdim=True)

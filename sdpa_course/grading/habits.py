@@ -71,6 +71,7 @@ def random_probes(exercise: Exercise, seed: int, count: int = RANDOM_PROBES) -> 
         pool = [2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
         sizes = dict(zip(names, map(int, rng.permutation(pool)), strict=False))
         inputs = exercise.make_inputs(rng, **sizes)
+        sizes |= {name: inputs[name] for name in names if name in inputs}  # such as an L ≤ S
         goal = ", ".join(f"{name}={size}" for name, size in sizes.items())
         probes.append(Probe(f"random sizes {goal}", inputs, sizes, seed))
     return probes
