@@ -18,7 +18,9 @@ def through_softmax(arrays: Mapping[str, np.ndarray]) -> Figure:
         ax.imshow(array, cmap=DIVERGING, vmin=-limit, vmax=limit)
         for i, j in np.ndindex(array.shape):
             colour = FACE if abs(array[i, j]) > 0.6 * limit else INK
-            ax.text(j, i, signed(array[i, j]), color=colour, ha="center", va="center", fontsize=8)
+            ax.text(
+                j, i, signed(float(array[i, j])), color=colour, ha="center", va="center", fontsize=8
+            )
         for i, row in enumerate(array):
             at = array.shape[1] - 0.3
             ax.text(at, i, signed(float(row.sum())), color=INK, ha="left", va="center", fontsize=8)
