@@ -350,8 +350,8 @@ soft_lookup.fault(
 )
 soft_lookup.fault(
     "softmax.sum_over_queries",
-    "Your maximum runs over the keys and your sum over the queries: neither rows nor columns sum"
-    " to 1.",
+    "Your maximum runs over the keys and your sum over the queries: the columns of your weights"
+    " sum to 1, the rows do not.",
     why="Each query has one unit of weight, and shares it out among the keys.",
     hint="Which axis of (…, L, S) runs over the keys?",
     link=SHARES,
