@@ -954,6 +954,13 @@ def additive_lowest(scores, mask):
     return stable(scores + bias) * mask
 
 
+@right("masked_softmax")
+def no_maximum(scores, mask):
+    """Right as long as the rows lie where the statement says: exp(500) is a float64."""
+    e = np.where(mask, np.exp(scores), 0)
+    return e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+
+
 @right("from_torch_module")
 def equal_to_zero(key_padding_mask):
     return (key_padding_mask == 0)[:, None, None]

@@ -378,7 +378,7 @@ def entropy_with_a_larger_one(p):
     return -np.sum(p * np.log(p + 1e-7), axis=-1)
 
 
-@wrong("entropy")
+@wrong("entropy", "dtype.rounded")
 def entropy_clipped(p):
     return -(p * np.log(np.clip(p, 1e-6, 1))).sum(-1)
 
@@ -580,6 +580,170 @@ def zeros_for_the_rest(kv, n_heads):
     pad = [(0, 0)] * kv.ndim
     pad[-3] = (0, n_heads - kv.shape[-3])
     return np.pad(kv, pad)
+
+
+# -- masking -----------------------------------------------------------------------------------
+
+wrong("causal_mask", "mask.top_left")(lambda L, S: np.tri(L, S, dtype=bool))
+wrong("causal_mask", "mask.diagonal_excluded")(lambda L, S: np.tri(L, S, S - L - 1) == 1)
+wrong("causal_mask", "dtype.changed")(lambda L, S: np.tri(L, S, S - L))
+
+
+@wrong("causal_mask", "mask.diagonal_excluded", "mask.inverted")
+def upper_with_the_cached_part(L, S):
+    return np.triu(np.ones((L, S), bool), k=S - L)
+
+
+@wrong("padding_mask", "mask.queries_hidden")
+def a_column_for_a_row(lengths, S):
+    return (np.arange(S) < np.asarray(lengths)[:, None])[:, None, :, None]
+
+
+@wrong("padding_mask", "mask.padding_one_more")
+def up_to_and_including(lengths, S):
+    return (np.arange(S) <= np.asarray(lengths)[:, None])[:, None, None]
+
+
+@wrong("padding_mask")
+def the_longest_for_all(lengths, S):
+    return np.broadcast_to(np.arange(S) < max(lengths), (len(lengths), 1, 1, S))
+
+
+@wrong("window_mask", "mask.future_visible")
+def window_on_both_sides(L, w):
+    gap = np.subtract.outer(np.arange(L), np.arange(L))
+    return np.abs(gap) < w
+
+
+@wrong("window_mask")
+def window_in_blocks(L, w):
+    block = np.arange(L) // w
+    return (block[:, None] == block) & np.tri(L, dtype=bool)
+
+
+@wrong("masked_softmax", "mask.nan_row")
+def nothing_for_empty_rows(scores, mask):
+    return stable(np.where(mask, scores, -np.inf))
+
+
+@wrong("masked_softmax", "mask.mean_of_values")
+def equal_weights_for_empty_rows(scores, mask):
+    return stable(np.where(mask, scores, -1e9))
+
+
+@wrong("from_torch_module", "mask.inverted")
+def as_it_came(key_padding_mask):
+    return key_padding_mask.astype(bool)[:, None, None]
+
+
+@wrong("causal_attention", "mask.future_visible", "scale.forgotten")
+def padding_only_unscaled(q, k, v, lengths):
+    real = np.arange(q.shape[-2]) < np.asarray(lengths)[:, None, None, None]
+    w = stable(np.where(real, q @ k.swapaxes(-1, -2), -np.inf))
+    return w @ v, w
+
+
+@wrong("causal_attention")
+def padded_queries_emptied(q, k, v, lengths):
+    L = q.shape[-2]
+    real = np.arange(L) < np.asarray(lengths)[:, None, None, None]
+    ok = np.tri(L, dtype=bool) & real & real.swapaxes(-1, -2)
+    w = stable(np.where(ok, q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5, -1e9)) * ok
+    return w @ v, w
+
+
+@wrong("causal_attention")
+def masks_added(q, k, v, lengths):
+    L = q.shape[-2]
+    real = np.arange(L) < np.asarray(lengths)[:, None, None, None]
+    bias = np.where(np.tri(L), 0.0, -5.0) + np.where(real, 0.0, -5.0)
+    w = stable(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5 + bias)
+    return w @ v, w
+
+
+# -- backward ----------------------------------------------------------------------------------
+
+
+@wrong("value_gradient", "backward.value_columns_normalised")
+def value_gradient_averaged(weights, d_output):
+    return (weights / weights.sum(-2, keepdims=True)).swapaxes(-1, -2) @ d_output
+
+
+@wrong("value_gradient")
+def value_gradient_of_the_sum(weights, d_output):
+    return np.broadcast_to(
+        d_output.sum(-2, keepdims=True),
+        (*weights.shape[:-2], weights.shape[-1], d_output.shape[-1]),
+    )
+
+
+@wrong("scores_gradient", "softmax.jacobian_diagonal")
+def diagonal_of_the_jacobian(weights, d_output, v):
+    return weights * (1 - weights) * (d_output @ v.swapaxes(-1, -2))
+
+
+@wrong("scores_gradient", "backward.scores_factor")
+def scaled_too_early(weights, d_output, v):
+    d_weights = d_output @ v.swapaxes(-1, -2) / v.shape[-1] ** 0.5
+    return weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
+
+
+@wrong("query_and_key_gradients", "backward.scale_forgotten")
+def products_only(d_scores, q, k):
+    return d_scores @ k, d_scores.swapaxes(-1, -2) @ q
+
+
+@wrong("query_and_key_gradients", "backward.scale_forgotten", "backward.returned_swapped")
+def unscaled_and_exchanged(d_scores, q, k):
+    return d_scores.swapaxes(-1, -2) @ q, d_scores @ k
+
+
+@wrong("query_and_key_gradients")
+def of_self_attention(d_scores, q, k):
+    both = (d_scores + d_scores) @ k / q.shape[-1] ** 0.5
+    return both, d_scores.swapaxes(-1, -2) @ q / q.shape[-1] ** 0.5
+
+
+@wrong("mend_backward", "backward.scale_missing_on_key")
+def one_of_two_mended(d_output, q, k, v, weights):
+    d_weights = d_output @ v.swapaxes(-1, -2)
+    d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
+    d_q = d_scores @ k * q.shape[-1] ** -0.5
+    return d_q, d_scores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ d_output
+
+
+@wrong("attention_gradients")
+def gradient_of_a_finite_fill(d_output, q, k, v, mask):
+    scale = q.shape[-1] ** -0.5
+    p = stable(np.where(mask, q @ k.swapaxes(-1, -2) * scale, -3.0))
+    d_p = d_output @ v.swapaxes(-1, -2)
+    d_s = p * (d_p - (p * d_p).sum(-1, keepdims=True)) * mask * scale
+    return d_s @ k, d_s.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_output
+
+
+@wrong("softmax_row_sums", "backward.delta_not_kept")
+def row_sums_without_the_axis(d_output, output):
+    return (d_output * output).sum(-1)
+
+
+@wrong("softmax_row_sums")
+def row_sums_of_absolute_values(d_output, output):
+    return np.abs(d_output * output).sum(-1, keepdims=True)
+
+
+@wrong("gradients_from_lse", "mask.empty_row_nan")
+def normalised_once_more(d_output, q, k, v, output, lse, mask):
+    scale = q.shape[-1] ** -0.5
+    p = stable(np.where(mask, q @ k.swapaxes(-1, -2) * scale, -np.inf))
+    d_s = p * (d_output @ v.swapaxes(-1, -2) - (d_output * output).sum(-1, keepdims=True)) * scale
+    return d_s @ k, d_s.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_output
+
+
+@wrong("gradients_from_lse")
+def output_gradient_not_weighted(d_output, q, k, v, output, lse, mask):
+    p = np.where(mask, np.exp(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5 - lse[..., None]), 0)
+    d_s = p * (d_output @ v.swapaxes(-1, -2)) - (d_output * output).sum(-1, keepdims=True)
+    return d_s @ k, d_s.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_output
 
 
 # -- no answer at all --------------------------------------------------------------------------

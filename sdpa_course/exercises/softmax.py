@@ -1405,7 +1405,7 @@ def _():
     return {"p": p / p.sum(axis=-1, keepdims=True)}
 
 
-@entropy.special("weights close to 0", L=3, n=4)
+@entropy.special("weights close to 0", magnitude=1000, L=3, n=4)
 def _():
     small = np.array([[1e-5, 0, 0], [1e-4, 1e-4, 1e-4], [1e-7, 1e-8, 0]])
     return {"p": np.hstack([small, 1 - small.sum(axis=-1, keepdims=True)])}

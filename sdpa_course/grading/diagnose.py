@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .call import Outcome, UnusableValue, plain
-from .compare import FAR, MATCH, outcome_distance
+from .compare import FAR, MATCH, distance, outcome_distance
 from .exercise import Exercise, Fault, Probe
 from .fit import fitted_fault
 
@@ -71,6 +71,31 @@ class Evidence:
         gaps = [min(1.0, outcome_distance(outcome_of(program, p), o)) for p, o in self.pairs]
         return sum(gaps) / len(gaps)
 
+    def allows(self, exercise: Exercise) -> list[Fault]:
+        """The faults that break nothing which the learner has right, on any probe.
+
+        Mistakes seldom cancel, so that of three at once each is one of these.
+        """
+        right = [outcome_of(exercise.run, probe) for probe, _ in self.pairs]
+
+        def breaks_what_is_right(fault: Fault) -> bool:
+            for (probe, outcome), reference in zip(self.pairs, right, strict=True):
+                if outcome.raised:
+                    continue
+                alone = outcome_of(exercise.variant(fault), probe)
+                if alone.raised:
+                    return True
+                triples = zip(*map(parts, (alone, outcome, reference)), strict=False)
+                if any(distance(o, r) <= self.match < distance(a, r) for a, o, r in triples):
+                    return True
+            return False
+
+        return [f for f in exercise.faults if not f.program and not breaks_what_is_right(f)]
+
+
+def parts(outcome: Outcome) -> tuple[Any, ...]:
+    return outcome.value if isinstance(outcome.value, tuple) else (outcome.value,)
+
 
 def finite(value: Any) -> bool:
     if isinstance(value, tuple):
@@ -102,8 +127,8 @@ def diagnose(
 def candidates(exercise: Exercise, evidence: Evidence, end: float) -> Iterator[tuple[Fault, ...]]:
     """The sets of faults that reproduce the evidence, smaller sets first."""
 
-    def sets(size: int) -> Iterator[tuple[Fault, ...]]:
-        for faults in exercise.combinations(size):
+    def sets(size: int, among: list[Fault] | None = None) -> Iterator[tuple[Fault, ...]]:
+        for faults in exercise.combinations(size, among):
             if size > 3 and time.monotonic() > end:
                 return
             if evidence.reproduced_by(exercise.variant(*faults)):
@@ -123,10 +148,11 @@ def candidates(exercise: Exercise, evidence: Evidence, end: float) -> Iterator[t
     yield from sets(1)
     yield from sets(2)
     yield from fits(0)
-    yield from sets(3)
+    likely = evidence.allows(exercise)
+    yield from sets(3, likely)
     yield from fits(1)
     yield from fits(2)
-    yield from sets(4)
+    yield from sets(4, likely)
 
 
 def nearest(exercise: Exercise, evidence: Evidence) -> Fault | None:

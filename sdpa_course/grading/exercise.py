@@ -26,7 +26,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -361,16 +361,19 @@ class Exercise:
             switches.update(fault.switches)
         return lambda **inputs: self.run(**inputs, **switches)
 
-    def combinations(self, size: int) -> Iterator[tuple[Fault, ...]]:
-        """Every set of ``size`` faults that compose."""
+    def combinations(
+        self, size: int, among: Sequence[Fault] | None = None
+    ) -> Iterator[tuple[Fault, ...]]:
+        """Every set of ``size`` faults that compose, of all faults or of these."""
+        faults = self.faults if among is None else among
 
         def extend(chosen: tuple[Fault, ...], start: int) -> Iterator[tuple[Fault, ...]]:
             if len(chosen) == size:
                 yield chosen
                 return
-            for i in range(start, len(self.faults)):
-                if all(self.faults[i].composes_with(f) for f in chosen):
-                    yield from extend((*chosen, self.faults[i]), i + 1)
+            for i in range(start, len(faults)):
+                if all(faults[i].composes_with(f) for f in chosen):
+                    yield from extend((*chosen, faults[i]), i + 1)
 
         return extend((), 0)
 
