@@ -360,6 +360,28 @@ def join_all_axes_faults(exercise: Exercise) -> None:
     )
 
 
+def join_reshapes(exercise: Exercise) -> None:
+    """Whoever reshapes for a transpose does so everywhere: in a whole pass it is one mistake."""
+    ids = ("backward.scale_inverted", "backward.query_transposed")
+    exercise.faults = [
+        fault
+        for fault in exercise.faults
+        if not fault.id.endswith("_reshaped") and fault.id not in ids
+    ]
+    exercise.fault(
+        "backward.reshaped_for_transposed",
+        "You reshape arrays where they must be transposed: v for dP, P for dV, dS for dK.",
+        why="A reshape keeps the order in memory and only cuts it at other places.",
+        hint="Swap the last two axes.",
+        hidden="never by its shape",
+        cite="hyunwoongko/transformer, first versions",
+        link=TRANSPOSE,
+        meeting=reshaped,
+        lying=reshaped,
+        turned=reshaped,
+    )
+
+
 def add_value_faults(exercise: Exercise) -> None:
     """Wrong ways to lay the weights for dV, as settings of `lying`."""
     exercise.fault(
@@ -1373,6 +1395,7 @@ add_key_side_faults(attention_gradients)
 add_value_faults(attention_gradients)
 add_meeting_faults(attention_gradients)
 join_all_axes_faults(attention_gradients)
+join_reshapes(attention_gradients)
 
 
 def add_recomputation_faults(exercise: Exercise) -> None:
@@ -1960,6 +1983,7 @@ add_key_side_faults(gradients_from_lse)
 add_value_faults(gradients_from_lse)
 add_meeting_faults(gradients_from_lse)
 join_all_axes_faults(gradients_from_lse)
+join_reshapes(gradients_from_lse)
 add_recomputation_faults(gradients_from_lse)
 for id, says, why, hint, link, hidden, delta in (
     (
@@ -2059,14 +2083,6 @@ for id, says, why, hint, hidden, weigh in (
         "lse needs a last axis of size 1.",
         "an error where L ≠ S, silent where L = S",
         lambda s, lse: np.exp(s - lse[..., None, :]),
-    ),
-    (
-        "backward.no_exponential",
-        "Your weights are scores - lse; that is their logarithm.",
-        "ln P = s - lse.",
-        "One exponential is missing.",
-        "",
-        lambda s, lse: np.where(np.isfinite(lse)[..., None], s - lse[..., None], 0.0),
     ),
 ):
     gradients_from_lse.fault(
