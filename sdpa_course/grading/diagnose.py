@@ -113,7 +113,8 @@ def diagnose(
 ) -> Diagnosis:
     """Find the smallest set of faults that reproduces every outcome to within ``match``.
 
-    One, two and three faults are tried always, four while fewer than ``seconds`` have passed.
+    One and two faults are tried always, and three that break nothing the learner has right; other
+    threes, and fours, while fewer than ``seconds`` have passed.
     """
     evidence = Evidence(probes, outcomes, match)
     if not evidence.speaks:
@@ -129,7 +130,7 @@ def candidates(exercise: Exercise, evidence: Evidence, end: float) -> Iterator[t
 
     def sets(size: int, among: list[Fault] | None = None) -> Iterator[tuple[Fault, ...]]:
         for faults in exercise.combinations(size, among):
-            if size > 3 and time.monotonic() > end:
+            if size > 2 and (size > 3 or among is None) and time.monotonic() > end:
                 return
             if evidence.reproduced_by(exercise.variant(*faults)):
                 yield faults
@@ -150,6 +151,7 @@ def candidates(exercise: Exercise, evidence: Evidence, end: float) -> Iterator[t
     yield from fits(0)
     likely = evidence.allows(exercise)
     yield from sets(3, likely)
+    yield from sets(3)  # mistakes that undo each other in part, while time is left
     yield from fits(1)
     yield from fits(2)
     yield from sets(4, likely)
