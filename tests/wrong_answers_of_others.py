@@ -589,7 +589,7 @@ wrong("causal_mask", "mask.diagonal_excluded")(lambda L, S: np.tri(L, S, S - L -
 wrong("causal_mask", "dtype.changed")(lambda L, S: np.tri(L, S, S - L))
 
 
-@wrong("causal_mask", "mask.diagonal_excluded", "mask.inverted")
+@wrong("causal_mask", "mask.triangle_turned")
 def upper_with_the_cached_part(L, S):
     return np.triu(np.ones((L, S), bool), k=S - L)
 
@@ -604,7 +604,7 @@ def up_to_and_including(lengths, S):
     return (np.arange(S) <= np.asarray(lengths)[:, None])[:, None, None]
 
 
-@wrong("padding_mask")
+@wrong("padding_mask", "mask.one_length_for_all")
 def the_longest_for_all(lengths, S):
     return np.broadcast_to(np.arange(S) < max(lengths), (len(lengths), 1, 1, S))
 
@@ -643,7 +643,7 @@ def padding_only_unscaled(q, k, v, lengths):
     return w @ v, w
 
 
-@wrong("causal_attention")
+@wrong("causal_attention", "mask.queries_hidden")
 def padded_queries_emptied(q, k, v, lengths):
     L = q.shape[-2]
     real = np.arange(L) < np.asarray(lengths)[:, None, None, None]
