@@ -145,5 +145,5 @@ def test_no_mutant_of_a_right_solution_passes_unless_it_is_equivalent(exercise):
         if solution.backend == "numpy"
         for mutant in try_mutants(exercise, solution)
     ]
-    assert len(found) >= 5
+    assert found
     assert [m for m in found if m.outcome == "passed"] == []

@@ -134,7 +134,7 @@ def try_mutants(exercise: Exercise, solution: Solution) -> Iterator[Mutant]:
         exec(compile(tree, "<mutant>", "exec"), namespace)
         changed = ast.unparse(tree).splitlines()
         line = next((i for i, (a, b) in enumerate(zip(original, changed)) if a != b), 0)  # noqa: B905
-        outcome = judged(exercise, namespace[exercise.name])
+        outcome = judged(exercise, namespace[tree.body[0].name])  # type: ignore[attr-defined]
         yield Mutant(exercise.id, line + 1, original[line], changed[line], outcome)
 
 
