@@ -637,6 +637,14 @@ def from_torch_module_not(key_padding_mask):
     return np.expand_dims(np.logical_not(key_padding_mask), (1, 2))
 
 
+@from_torch_module.solution(shown=False)
+def from_torch_module_filled(key_padding_mask):
+    B, S = key_padding_mask.shape
+    mask = np.ones((B, 1, 1, S), dtype=bool)
+    mask[:, 0, 0][key_padding_mask != 0] = False
+    return mask
+
+
 # -- two masks -------------------------------------------------------------------------------------
 
 sdpa_mask = Exercise(

@@ -162,6 +162,8 @@ def as_inputs(exercise: Exercise, given: Any) -> Inputs:
     ]
     if not isinstance(given, Mapping):
         parts = given if isinstance(given, tuple) else (given,)
+        if isinstance(given, np.ndarray) and given.shape == (len(names),) != (1,):
+            parts = tuple(given)  # a pair of numbers, made an array on its way here
         if len(parts) != len(names):
             raise TypeError(f"Expected {len(names)} inputs ({', '.join(names)}), got {len(parts)}.")
         given = dict(zip(names, parts, strict=True))
