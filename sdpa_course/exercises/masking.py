@@ -14,7 +14,6 @@ from .attention import (
     GOALS,
     LIBRARY,
     MASK_FAULTS,
-    MIX_FAULTS,
     RARE_SCALES,
     SCALE_FAULTS,
     SCALE_FIT,
@@ -2019,14 +2018,10 @@ def _(
     return pipeline(q, k, v, mask, **switches)
 
 
-FACTORS = (
+FACTORS = (  # few, so that three mistakes at once are found in time; others are fitted
     "scale.forgotten",
     "scale.d_k",
     "scale.multiplied",
-    "scale.precedence",
-    "scale.sqrt_d_model",
-    "scale.sqrt_keys",
-    "scale.hard_coded_eight",
     "scale.sqrt_d_v",
 )
 LOWEST = np.finfo(np.float64).min
@@ -2035,12 +2030,7 @@ cached_attention.add(
     *(f for f in SCORES_FAULTS if f.id == "scores.key_reshaped"),
     *(f for f in SCALE_FAULTS if f.id in FACTORS),
     SCALE_FIT,
-    *(
-        f
-        for f in SOFTMAX_FAULTS
-        if f.id in ("softmax.over_queries", "softmax.over_heads", "softmax.missing")
-    ),
-    *(f for f in MIX_FAULTS if f.id == "mix.one_value"),
+    *(f for f in SOFTMAX_FAULTS if f.id == "softmax.over_queries"),
     *HIDE_FAULTS,
     here("mask.mean_of_values", NOTHING),
     here("mask.nan_row", NOTHING),
