@@ -568,7 +568,7 @@ def reports():
         attention_with(),
         attention_with(axis=-2),
         attention_with(power=1.01),
-        lambda q, k, v: q @ k.T,
+        lambda q, k, v: q @ np.zeros((99, 1)),
         exercise.stub_function,
     ]
     return [check_answer(exercise, answer) for answer in answers]
