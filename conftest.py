@@ -11,7 +11,8 @@ TORCH_IS_HERE = importlib.util.find_spec("torch") is not None
 # A script with arguments, which other tests start.
 collect_ignore = ["sdpa_course/grading/child.py"]
 # Modules of these need torch when they are imported, as their doctests are run.
-collect_ignore_glob = [] if TORCH_IS_HERE else ["sdpa_course/with_torch/*"]
+NEED_TORCH = ["sdpa_course/with_torch/*", "tests/torch_*"]
+collect_ignore_glob = [] if TORCH_IS_HERE else NEED_TORCH
 
 settings.register_profile("course", deadline=None, print_blob=True)  # a busy machine is no failure
 settings.register_profile("ci", parent=settings.get_profile("course"), derandomize=True)
