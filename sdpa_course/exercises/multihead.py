@@ -8,6 +8,8 @@ from sdpa_course.formulas import transformer_parameters
 from sdpa_course.grading.exercise import Exercise, Fit, Solution
 from sdpa_course.grading.properties import rows_sum_to_one, stays_within
 
+from .scaling import softmax, tokens
+
 CHAPTER = "06-multihead"
 WHOLE = f"{CHAPTER}#each-head-projects-the-whole-vector"
 SPLIT = f"{CHAPTER}#split-and-merge"
@@ -27,18 +29,9 @@ TILED = f"{CHAPTER}#key-value-heads-tiled"
 AXIS = "02-scaling#softmax-over-the-wrong-axis"
 
 
-def tokens(rng, *shape, std=1.0):
-    return rng.normal(size=shape) * std
-
-
 def leading(B):
     """No batch axis for B = 1, so that one probe is a single sequence."""
     return (B,) if B > 1 else ()
-
-
-def softmax(scores, axis=-1):
-    exps = np.exp(scores - scores.max(axis, keepdims=True))
-    return exps / exps.sum(axis, keepdims=True)
 
 
 # Ways to split and merge. x is (..., L, H·d), heads are (..., H, L, d).
